@@ -1,0 +1,256 @@
+"""From a model and a prompt to results: capture once, measure under any settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from math import log
+from typing import Any
+
+import numpy as np
+
+from cachegen_cli.captures import Capture, capture, tool_versions
+from cachegen_cli.device import mx
+from cachegen_cli.entropy import (
+    Estimates,
+    channel_histograms,
+    channel_major,
+    check_finite,
+    estimates,
+    fixed_width_bytes_batched,
+)
+from cachegen_cli.errors import UsageError
+from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.model import Model
+from cachegen_cli.progress import Progress, no_progress
+from cachegen_cli.prompt import Prompt
+from cachegen_cli.quantize import (
+    CodeStream,
+    check_bits,
+    check_group_size,
+    layer_group_bits,
+    parameter_bytes,
+    quantize_to_codes_batched,
+)
+from cachegen_cli.results import (
+    Analysis,
+    LayerResult,
+    Measurement,
+    Notice,
+    Run,
+    Settings,
+    Sweep,
+    TensorResult,
+)
+
+SCHEDULES = ("uniform", "depth")
+DELTAS = ("auto", "on", "off")
+TOKENS_PER_SYMBOL = 16  # fewer, and free tables flatter by more than 0.05 bits an element
+
+
+def analyze(
+    source: Capture | str | Model | None = None,
+    prompt: str | Prompt | None = None,
+    *,
+    bits: int = 4,
+    key_bits: int | None = None,
+    value_bits: int | None = None,
+    group_size: int = 32,
+    schedule: str = "uniform",
+    delta: str = "auto",
+    pooled: bool = False,
+    progress: Progress = no_progress,
+    **capture_options: Any,
+) -> Analysis:
+    """Measure one setting on a model's KV cache.
+
+    Args:
+        source: a `Capture` to use again, or the model that `capture` takes.
+        prompt: the prompt that `capture` takes.
+        bits: code width of keys and values; ``key_bits`` and ``value_bits`` override it.
+        group_size: tokens a group.
+        schedule: "uniform", or "depth" for fewer bits in deeper layers (`layer_group_bits`).
+        delta: token deltas "on", "off", or "auto" for the smaller of the two in each tensor.
+        pooled: one distribution a head instead of one a channel.
+        progress: called with (stage, done, of).
+        capture_options: further arguments of `capture`.
+
+    Raises:
+        CachegenError: settings, model or prompt that cannot be used.
+    """
+    settings = Settings(
+        key_bits=bits if key_bits is None else key_bits,
+        value_bits=bits if value_bits is None else value_bits,
+        group_size=group_size,
+        schedule=schedule,
+        delta=delta,
+        pooled=pooled,
+    )
+    check(settings)
+    captured = _captured(source, prompt, progress, capture_options)
+    started = time.perf_counter()
+    measured = measure(captured.layers, settings, progress)
+    return Analysis(_run(captured, started, [settings]), measured)
+
+
+def sweep(
+    source: Capture | str | Model | None = None,
+    prompt: str | Prompt | None = None,
+    *,
+    bits: Sequence[int] = (2, 3, 4, 8),
+    group_sizes: Sequence[int] = (32,),
+    schedule: str = "uniform",
+    delta: str = "auto",
+    pooled: bool = False,
+    progress: Progress = no_progress,
+    **capture_options: Any,
+) -> Sweep:
+    """Measure every width with every group size on the KV cache of one prefill.
+
+    Args and errors as in `analyze`; rows run through ``bits`` for each group size in turn.
+    """
+    grid = [
+        Settings(width, width, group_size, schedule, delta, pooled)
+        for group_size in group_sizes
+        for width in bits
+    ]
+    if not grid:
+        raise UsageError("nothing to sweep", "give at least one width and one group size")
+    for settings in grid:
+        check(settings)
+    captured = _captured(source, prompt, progress, capture_options)
+    started = time.perf_counter()
+    rows = tuple(measure(captured.layers, settings, progress) for settings in grid)
+    return Sweep(_run(captured, started, grid), rows)
+
+
+def check(settings: Settings) -> None:
+    """Raise UsageError unless the settings can be measured."""
+    check_bits(settings.key_bits)
+    check_bits(settings.value_bits)
+    check_group_size(settings.group_size)
+    for name, value, choices in (
+        ("schedule", settings.schedule, SCHEDULES),
+        ("delta", settings.delta, DELTAS),
+    ):
+        if value not in choices:
+            raise UsageError(f"'{value}' is not a {name}", f"choose from {', '.join(choices)}")
+
+
+def measure(
+    layers: Sequence[LayerKV], settings: Settings, progress: Progress = no_progress
+) -> Measurement:
+    """Quantize every layer and estimate its bytes; one evaluation and host read a layer."""
+    key_bits = _bits_by_layer(settings.key_bits, settings.schedule, len(layers))
+    value_bits = _bits_by_layer(settings.value_bits, settings.schedule, len(layers))
+    results = []
+    for done, kv in enumerate(layers):
+        progress("analyze", done, len(layers))
+        results.append(_measure_layer(kv, key_bits[done], value_bits[done], settings))
+    progress("analyze", len(layers), len(layers))
+    return Measurement(settings, tuple(results))
+
+
+def _bits_by_layer(bits: int, schedule: str, n_layers: int) -> list[int]:
+    return layer_group_bits(n_layers, bits) if schedule == "depth" else [bits] * n_layers
+
+
+def _measure_layer(kv: LayerKV, key_bits: int, value_bits: int, settings: Settings) -> LayerResult:
+    pending = [
+        _Pending(f"layer {kv.layer}'s {name} tensor", x, bits, settings.group_size)
+        for name, x, bits in (("key", kv.keys, key_bits), ("value", kv.values, value_bits))
+    ]
+    mx.eval([tensor.arrays for tensor in pending])
+    keys, values = (tensor.result(settings) for tensor in pending)
+    return LayerResult(kv.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values)
+
+
+class _Pending:
+    """A tensor whose codes and energies are still to be evaluated."""
+
+    def __init__(self, name: str, x: mx.array, bits: int, group_size: int) -> None:
+        self.name = name
+        self.stream = stream = quantize_to_codes_batched(x, bits, group_size)
+        self.codes = channel_major(stream)
+        self.signal = mx.square(x.astype(mx.float32)).sum()
+        self.error = _error_energy(x, stream)
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        return [self.codes, self.stream.scale, self.stream.zero, self.signal, self.error]
+
+    def result(self, settings: Settings) -> TensorResult:
+        check_finite(self.stream, self.name)
+        bits = self.stream.bits
+        heads, dim, tokens = self.codes.shape
+        histograms = channel_histograms(np.asarray(self.codes), bits)
+        found = estimates(histograms, parameter_bytes(self.stream))
+        by_name = {
+            f"{name}_bytes": sum(b) for name, b in zip(Estimates._fields, found, strict=True)
+        }
+        grouping = "pooled" if settings.pooled else "channel"
+        raw, delta = by_name[f"raw_{grouping}_bytes"], by_name[f"delta_{grouping}_bytes"]
+        use_delta = delta < raw if settings.delta == "auto" else settings.delta == "on"
+        return TensorResult(
+            bits=bits,
+            delta=use_delta,
+            elements=heads * dim * tokens,
+            parameter_bytes=heads * parameter_bytes(self.stream),
+            fixed_bytes=sum(fixed_width_bytes_batched(self.stream)),
+            entropy_bytes=delta if use_delta else raw,
+            signal_energy=float(np.asarray(self.signal)),
+            error_energy=float(np.asarray(self.error)),
+            **by_name,
+        )
+
+
+def _error_energy(x: mx.array, stream: CodeStream) -> mx.array:
+    """Sum of squares of x [G, N, D] - dequantized, in float32 before any rounding to 16 bits."""
+    heads, n_groups, group_size, dim = stream.codes.shape
+    restored = (stream.codes * stream.scale + stream.zero).reshape(
+        heads, n_groups * group_size, dim
+    )
+    return mx.square(restored[:, : stream.n_rows] - x.astype(mx.float32)).sum()
+
+
+def _captured(
+    source: Capture | str | Model | None,
+    prompt: str | Prompt | None,
+    progress: Progress,
+    options: dict[str, Any],
+) -> Capture:
+    if not isinstance(source, Capture):
+        return capture(source, prompt, progress=progress, **options)
+    if prompt is not None or options:
+        raise UsageError("a capture has its prompt already", "leave out prompt and its options")
+    return source
+
+
+def _run(captured: Capture, started: float, grid: Sequence[Settings]) -> Run:
+    timing = captured.timing | {"analysis_seconds": time.perf_counter() - started}
+    return Run(
+        tool=tool_versions(),
+        model=captured.model,
+        prompt=captured.prompt,
+        skipped=captured.skipped,
+        warnings=(*captured.notices, *_short_prompt_notice(captured.prompt.tokens, grid)),
+        timing={name: round(seconds, 6) for name, seconds in timing.items()},
+    )
+
+
+def _short_prompt_notice(tokens: int, grid: Sequence[Settings]) -> list[Notice]:
+    """Say by how much the plug-in entropy is too low where few tokens meet many symbols.
+
+    Its bias is (symbols - 1) / (2 ln 2 tokens) bits (Miller and Madow, 1955).
+    """
+    bits = max(max(settings.key_bits, settings.value_bits) for settings in grid)
+    if tokens >= TOKENS_PER_SYMBOL * 2**bits:
+        return []
+    bias = (2**bits - 1) / (2 * log(2) * tokens)
+    return [
+        Notice(
+            "short-prompt",
+            f"{tokens} tokens are few for {bits} bits: with free probability tables the entropy "
+            f"is too low by up to {min(bias, bits):.2f} bits an element, so its saving flatters",
+        )
+    ]

@@ -1,0 +1,25 @@
+"""MLX, and the device it computes on. Import ``mx`` from here.
+
+The Linux CPU wheel of MLX links the reference BLAS. Symbols of an OpenBLAS that is
+loaded first win, which makes float32 products some 30 times faster, so it has to
+be loaded before ``mlx.core`` is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+
+if sys.platform == "linux" and "mlx.core" not in sys.modules:
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("libopenblas.so.0", mode=ctypes.RTLD_GLOBAL)
+
+import mlx.core as mx
+
+__all__ = ["mx", "on_cpu"]
+
+
+def on_cpu() -> bool:
+    """Whether MLX computes on the CPU (no Metal, no CUDA)."""
+    return mx.default_device().type == mx.DeviceType.cpu

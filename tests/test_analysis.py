@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import reference
+
+from cachegen_cli import (
+    InputError,
+    ModelError,
+    UsageError,
+    analyze,
+    capture,
+    layer_group_bits,
+    load_model,
+    sweep,
+)
+from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.results import Settings
+
+
+def expected(x: mx.array, bits: int, group_size: int) -> dict[str, int]:
+    """Byte figures of [H, T, D] from the reference, head by head."""
+    found: dict[str, int] = {}
+    for head in np.array(x.astype(mx.float32)):
+        codes = reference.quantize(head, bits, group_size)[0]
+        parts = {"fixed_bytes": reference.fixed_bytes(*head.shape, bits, group_size)}
+        for delta in (False, True):
+            for channel in (False, True):
+                name = f"{'delta' if delta else 'raw'}_{'channel' if channel else 'pooled'}_bytes"
+                parts[name] = reference.entropy_bytes(codes, bits, group_size, delta, channel)
+        for name, size in parts.items():
+            found[name] = found.get(name, 0) + size
+    return found
+
+
+@pytest.mark.parametrize("group_size", [7, 32, 500])
+@pytest.mark.parametrize("bits", [1, 4, 8])
+def test_layers_equal_the_reference(captured, bits, group_size):
+    result = analyze(captured, bits=bits, group_size=group_size)
+    assert len(result.measurement.layers) == 4
+    for layer, kv in zip(result.measurement.layers, captured.layers, strict=True):
+        for tensor, x in ((layer.keys, kv.keys), (layer.values, kv.values)):
+            numbers = expected(x, bits, group_size)
+            assert tensor.fixed_bytes == numbers.pop("fixed_bytes")
+            for name, size in numbers.items():
+                assert abs(getattr(tensor, name) - size) <= len(x)
+            assert tensor.elements == x.size and tensor.raw_bytes == 2 * x.size
+            assert tensor.bits == bits
+
+
+def test_error_is_that_of_the_reconstruction(captured):
+    result = analyze(captured, bits=3)
+    kv = captured.layers[1]
+    x = np.array(kv.values.astype(mx.float32)).astype(np.float64)
+    back = []
+    for head in x:
+        codes, scale, zero = reference.quantize(head, 3, 32)
+        groups = np.arange(len(head)) // 32
+        back.append(codes * scale[groups].astype(np.float64) + zero[groups])
+    error = np.sqrt(((np.array(back) - x) ** 2).sum() / (x**2).sum())
+    assert result.measurement.layers[1].values.relative_rms_error == pytest.approx(error, rel=1e-4)
+
+
+def test_totals_are_the_sum_of_layers(result):
+    measured = result.measurement
+    for name in ("raw_bytes", "fixed_bytes", "entropy_bytes", "parameter_bytes", "elements"):
+        by_layer = sum(getattr(layer.total, name) for layer in measured.layers)
+        assert by_layer == getattr(measured.totals, name)
+        assert by_layer == sum(getattr(tensor, name) for tensor in measured.tensors)
+
+
+def test_delta_and_pooling_choose_among_the_four(captured):
+    auto = analyze(captured, delta="auto").measurement.tensors
+    for pooled, name in ((False, "channel"), (True, "pooled")):
+        for delta, way in (("on", "delta"), ("off", "raw")):
+            for tensor in analyze(captured, delta=delta, pooled=pooled).measurement.tensors:
+                assert tensor.entropy_bytes == getattr(tensor, f"{way}_{name}_bytes")
+                assert tensor.delta == (delta == "on")
+    for tensor in auto:
+        assert tensor.entropy_bytes == min(tensor.raw_channel_bytes, tensor.delta_channel_bytes)
+
+
+def test_estimate_never_exceeds_fixed_width(captured):
+    for row in sweep(captured, bits=range(1, 9), group_sizes=(8, 32)).rows:
+        for tensor in row.tensors:
+            assert tensor.entropy_bytes <= tensor.fixed_bytes
+            assert tensor.delta_pooled_bytes <= tensor.fixed_bytes
+
+
+def test_depth_schedule_and_separate_widths(captured):
+    layers = analyze(captured, key_bits=6, value_bits=3, schedule="depth").measurement.layers
+    assert [layer.keys.bits for layer in layers] == layer_group_bits(4, 6)
+    assert [layer.values.bits for layer in layers] == layer_group_bits(4, 3)
+
+
+def test_sweep_rows_equal_single_analyses(captured, swept):
+    assert [(r.settings.key_bits, r.settings.group_size) for r in swept.rows] == [
+        (2, 16), (8, 16), (2, 32), (8, 32),
+    ]  # fmt: skip
+    for row in swept.rows:
+        alone = analyze(captured, bits=row.settings.key_bits, group_size=row.settings.group_size)
+        assert row == alone.measurement
+
+
+def test_run_says_what_was_measured(captured, result):
+    model, prompt = result.run.model, result.run.prompt
+    assert (model.layers, model.kv_heads, model.head_dim, model.dtype) == (4, 2, 16, "float16")
+    assert prompt.tokens == prompt.tokens_given == 105
+    assert result.measurement.layers[0].tokens == 105
+    assert result.measurement.settings == Settings()
+    assert result.run.timing.keys() == {"load_seconds", "prefill_seconds", "analysis_seconds"}
+
+
+def test_cut_prompt(llama):
+    result = analyze(str(llama), "abcdefgh" * 10, max_prompt_tokens=33)
+    assert (result.run.prompt.tokens, result.run.prompt.tokens_given) == (33, 80)
+    assert result.measurement.layers[0].tokens == 33
+
+
+def test_one_token(llama):
+    totals = analyze(str(llama), "a").measurement.totals
+    assert totals.elements == 4 * 2 * 2 * 16
+    assert totals.fixed_bytes == totals.elements // 2 + totals.parameter_bytes
+
+
+def test_sliding_windows(sliding):
+    result = analyze(str(sliding), "a b c d e " * 8)
+    layers = result.measurement.layers
+    assert [(la.cache, la.tokens, la.tokens_seen) for la in layers] == [
+        ("RotatingKVCache", 24, 80), ("KVCache", 80, 80),
+    ] * 2  # fmt: skip
+    assert result.run.model.dtype == "bfloat16"
+
+
+def test_loaded_model_is_used_again(llama):
+    model = load_model(str(llama))
+    assert analyze(model, "abc").measurement == analyze(str(llama), "abc").measurement
+
+
+def test_model_without_kv(mamba):
+    with pytest.raises(ModelError, match="no KV cache that can be analysed: ArraysCache"):
+        analyze(str(mamba), "abc")
+
+
+def test_non_finite_layer_is_named(captured):
+    kv = captured.layers[2]
+    bad = LayerKV(2, kv.cache, kv.keys, kv.values * float("inf"), kv.tokens_seen)
+    with pytest.raises(InputError, match="layer 2's value tensor holds NaN or infinite"):
+        analyze(replace(captured, layers=(*captured.layers[:2], bad)))
+
+
+def test_short_prompts_are_warned_of(captured):
+    codes = {n.code for n in analyze(captured, bits=4).run.warnings}
+    assert codes == {"short-prompt"}  # 105 tokens < 16 x 16
+    assert not analyze(captured, bits=2).run.warnings
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"bits": 0}, {"key_bits": 9}, {"value_bits": -1}, {"group_size": 0},
+        {"schedule": "deep"}, {"delta": "yes"}, {"prompt": "again"}, {"chat": True},
+    ],
+)  # fmt: skip
+def test_bad_settings(captured, settings):
+    with pytest.raises(UsageError):
+        analyze(captured, **settings)
+
+
+def test_bad_sweeps(captured):
+    with pytest.raises(UsageError):
+        sweep(captured, bits=())
+    with pytest.raises(UsageError):
+        sweep(captured, bits=(4, 9))
+
+
+def test_empty_prompt(llama):
+    with pytest.raises(InputError, match="empty"):
+        capture(str(llama), "")
