@@ -36,10 +36,10 @@ def _found() -> Iterator[tuple[str, str, Path]]:
     """(id, source, folder) of each model; the bundled one is converted if it has not been."""
     if file := bundled_file():
         yield BUNDLED_ID, "bundled", gguf.model_folder(file)
-    from huggingface_hub import CacheNotFound, scan_cache_dir
+    from huggingface_hub import CacheNotFound, constants, scan_cache_dir
 
     try:
-        repos = scan_cache_dir().repos
+        repos = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except CacheNotFound:
         return
     for repo in sorted(repos, key=lambda r: r.repo_id):

@@ -24,8 +24,8 @@ Counts = npt.NDArray[np.int32]
 
 # One np.bincount call counts a block of channels, each in bins of its own. Few bins with
 # many hits stall the CPU on its own stores, so narrow alphabets are spread over lanes.
-_BLOCK_SYMBOLS = 1 << 14
-_BLOCK_BINS = 1 << 12
+_BLOCK_SYMBOLS = 1 << 16
+_BLOCK_BINS = 1 << 14
 _LANES = 4
 _NARROW_BITS = 4
 

@@ -17,17 +17,11 @@ import typer
 
 from cachegen_cli import console
 from cachegen_cli.errors import UsageError
-from cachegen_cli.output import check_target, write_text
+from cachegen_cli.output import SUFFIXES, check_target, write_text
 from cachegen_cli.prompt import Prompt, read_prompt
 from cachegen_cli.results import Result
 
 Format = Literal["table", "json", "csv", "markdown"]
-_SUFFIX_FORMATS: dict[str, Format] = {
-    ".txt": "table",
-    ".json": "json",
-    ".csv": "csv",
-    ".md": "markdown",
-}
 
 
 class Integers(tuple[int, ...]):
@@ -173,12 +167,12 @@ class OutputOptions:
             return self.format or "json"
         if target is None:
             return "table"
-        if target.suffix.lower() not in _SUFFIX_FORMATS:
+        if target.suffix.lower() not in SUFFIXES:
             raise UsageError(
                 f"the suffix of '{target}' names no format",
-                f"use {' '.join(_SUFFIX_FORMATS)}, or add --format",
+                f"use {' '.join(SUFFIXES)}, or add --format",
             )
-        return _SUFFIX_FORMATS[target.suffix.lower()]
+        return SUFFIXES[target.suffix.lower()]
 
     def deliver(self, result: Result, warnings: list[str] | None = None) -> None:
         """Render the result and print or write it, then its warnings."""

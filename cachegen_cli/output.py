@@ -9,6 +9,9 @@ from pathlib import Path
 
 from cachegen_cli.errors import OutputError, UsageError
 
+SUFFIXES = {".txt": "table", ".json": "json", ".csv": "csv", ".md": "markdown"}
+"""The format that a file's suffix names."""
+
 
 def check_target(path: Path, force: bool) -> None:
     """Refuse a target before the work for it starts.

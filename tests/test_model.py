@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from conftest import LLAMA, make_model
+from tiny import LLAMA, make_model
 
 from cachegen_cli import InputError, ModelError, Prompt, UsageError, gguf, load_model
 from cachegen_cli.model import bundled_file, context_of, cut, encode, locate, prefill
@@ -200,9 +200,7 @@ def test_cache_that_cannot_be_written(tmp_path, monkeypatch):
     ("name", "known"), [("smollm", True), ("llama-bpe", True), ("novel", False), (None, False)]
 )
 def test_unknown_pre_tokenizer_is_a_warning(tmp_path: Path, name, known):
-    (tmp_path / "tokenizer.json").write_text(
-        json.dumps({"pre_tokenizer": {"type": "ByteLevel"}})
-    )
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": {"type": "ByteLevel"}}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"gguf_tokenizer_pre": name}))
     notice = gguf.pre_tokenizer_notice(tmp_path)
     assert (notice is None) == known

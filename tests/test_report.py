@@ -10,7 +10,6 @@ import pytest
 
 from cachegen_cli import InputError, analyze, from_json, render, to_json
 from cachegen_cli.catalog import list_models
-from cachegen_cli.report import FORMATS, SUFFIXES
 from cachegen_cli.report.units import percent, si_bytes, whole
 from cachegen_cli.results import ModelList, ModelRow, Skipped
 
@@ -154,10 +153,6 @@ def test_what_decided_is_said(captured, delta):
 
 def test_parameters_beyond_16_bits_are_said(captured, llama):
     assert "more than 16 bits" in render(analyze(str(llama), "a"), "table", width=500)
-
-
-def test_suffixes_name_every_format():
-    assert set(SUFFIXES.values()) == set(FORMATS)
 
 
 def test_models_on_this_machine(tmp_path: Path, monkeypatch, llama, sliding, mamba):

@@ -60,9 +60,7 @@ def _table(result: Result, *, wide: bool, width: int, color: bool) -> str:
     console.print(table, highlight=False)
     body = console.file.getvalue()  # type: ignore[attr-defined]
     lines = [line.rstrip() for line in body.rstrip("\n").split("\n")]
-    return "\n".join(
-        [*_wrap(shown.title, width), "", *lines, "", *(_paragraphs(shown.notes, width)), ""]
-    )
+    return "\n".join([*_wrap(shown.title, width), "", *lines, *_paragraphs(shown.notes, width), ""])
 
 
 def _fit(table: Table, columns: Sequence[Column], width: int, console: Console) -> None:
@@ -124,7 +122,8 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def _paragraphs(notes: Any, width: int) -> list[str]:
-    return [line for note in notes for line in _wrap(note, width)]
+    """Wrapped notes with a blank line between them."""
+    return [line for note in notes for line in ("", *_wrap(note, width))]
 
 
 FORMATS: dict[str, Callable[..., str]] = {
@@ -133,4 +132,3 @@ FORMATS: dict[str, Callable[..., str]] = {
     "csv": _csv,
     "markdown": _markdown,
 }
-SUFFIXES = {".txt": "table", ".json": "json", ".csv": "csv", ".md": "markdown"}
