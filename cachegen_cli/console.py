@@ -8,7 +8,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-from cachegen_cli.errors import CachegenError
+from cachegen_cli.errors import CachegenError, OutputError
 from cachegen_cli.progress import Progress, no_progress
 
 _STAGES = {
@@ -25,8 +25,18 @@ def print_result(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader had enough; nothing may complain at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader had enough
+        _discard_stdout()
+    except OSError as error:
+        _discard_stdout()
+        raise OutputError(
+            f"stdout cannot be written: {error.strerror}", "-o FILE writes elsewhere"
+        ) from error
+
+
+def _discard_stdout() -> None:
+    """Let what is still buffered go nowhere, so that nothing complains at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def stdout_style() -> tuple[int, bool]:

@@ -137,7 +137,7 @@ def load_model(
             trust_remote_code=trust_remote_code,
         )
     except Exception as error:  # mlx-lm, transformers and the hub raise whatever they like
-        raise _load_error(model_id, source, error) from error
+        raise _load_error(model_id, source, path, error) from error
     network, tokenizer, config = loaded
     notices = []
     if source in ("bundled", "gguf") and (notice := gguf.pre_tokenizer_notice(Path(path))):
@@ -256,7 +256,7 @@ def _first_line(error: Exception) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def _load_error(model_id: str, source: str, error: Exception) -> ModelError:
+def _load_error(model_id: str, source: str, path: str, error: Exception) -> ModelError:
     """One sentence for whatever a loader raised."""
     kind = type(error).__name__
     if kind in (
@@ -276,9 +276,9 @@ def _load_error(model_id: str, source: str, error: Exception) -> ModelError:
         )
     if kind == "HFValidationError":
         return ModelError(f"'{model_id}' is not a hub id", "hub ids look like OWNER/NAME")
-    return ModelError(
-        f"model '{model_id}' cannot be loaded: {_first_line(error)}",
-        "it needs config.json, a tokenizer and *.safetensors weights of a type mlx-lm supports"
-        if source != "hub"
-        else "see whether mlx_lm.generate runs it",
-    )
+    hint = "it needs config.json, a tokenizer and *.safetensors weights of a type mlx-lm supports"
+    if source == "hub":
+        hint = "see whether mlx_lm.generate runs it"
+    elif source in ("bundled", "gguf"):
+        hint = f"remove {path} to have it converted again"
+    return ModelError(f"model '{model_id}' cannot be loaded: {_first_line(error)}", hint)

@@ -188,6 +188,14 @@ def test_full_disk_leaves_no_file(cachegen, quick, monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_full_stdout_is_a_sentence(llama):
+    command = f"'{sys.executable}' -m cachegen_cli analyze --model '{llama}' -p abc -q > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "error: stdout cannot be written: No space left on device"
+    assert len(done.stderr.splitlines()) == 2
+
+
 def test_unexpected_errors_are_a_sentence_too(cachegen, quick, monkeypatch):
     monkeypatch.setattr("cachegen_cli.analysis.measure", lambda *_: 1 / 0)
     done = cachegen("analyze", *quick)

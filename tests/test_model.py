@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -179,6 +180,43 @@ def test_corrupt_gguf_is_one_sentence_and_leaves_nothing(content, tmp_path, monk
         load_model(str(file))
     assert "\n" not in error.value.message
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_damaged_conversion_says_what_to_remove(llama, tmp_path, monkeypatch):
+    monkeypatch.setenv("CACHEGEN_CACHE", str(tmp_path))
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    folder = gguf._folder_of(file)
+    shutil.copytree(llama, folder)
+    (folder / "model.safetensors").write_bytes(b"\x10" * 9)
+    with pytest.raises(ModelError) as error:
+        load_model(str(file))
+    assert str(folder) in error.value.hint
+
+
+def test_interrupted_conversion_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        assert list(tmp_path.glob("cache/.converting-*"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("CACHEGEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("subprocess.run", interrupted)
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    with pytest.raises(KeyboardInterrupt):
+        load_model(str(tmp_path / "m.gguf"))
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_what_killed_conversions_left_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("CACHEGEN_CACHE", str(tmp_path))
+    old, new = tmp_path / ".converting-old", tmp_path / ".converting-new"
+    old.mkdir()
+    new.mkdir()
+    os.utime(old, (0, 0))
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelError):
+        load_model(str(tmp_path / "m.gguf"))
+    assert new.exists() and not old.exists()
 
 
 def test_gguf_without_its_converter(tmp_path, monkeypatch):

@@ -155,6 +155,10 @@ def test_parameters_beyond_16_bits_are_said(captured, llama):
     assert "more than 16 bits" in render(analyze(str(llama), "a"), "table", width=500)
 
 
+def test_no_models():
+    assert "None is here" in render(ModelList({}, ()), "table")
+
+
 def test_models_on_this_machine(tmp_path: Path, monkeypatch, llama, sliding, mamba):
     hub = tmp_path / "hub"
     for name, folder in (("llama", llama), ("sliding", sliding), ("mamba", mamba), ("odd", None)):

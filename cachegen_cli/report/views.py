@@ -191,6 +191,8 @@ def _models(result: ModelList) -> View:
         Column("bytes_128k", "128k", si_bytes),
     )
     notes = [f"{m.id}: {m.problem}." for m in result.models if m.problem]
+    if not result.models:
+        notes = ["None is here: --model OWNER/NAME downloads one from Hugging Face."]
     notes += [
         f"{m.id} was made for {m.context} tokens at most."
         for m in result.models
