@@ -7,31 +7,14 @@ from collections.abc import Sequence
 from math import log
 from typing import Any
 
-import numpy as np
-
 from cachegen_cli.captures import Capture, capture, tool_versions
 from cachegen_cli.device import mx
-from cachegen_cli.entropy import (
-    Estimates,
-    channel_histograms,
-    channel_major,
-    check_finite,
-    estimates,
-    fixed_width_bytes_batched,
-)
 from cachegen_cli.errors import UsageError
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.model import Model
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import Prompt
-from cachegen_cli.quantize import (
-    CodeStream,
-    check_bits,
-    check_group_size,
-    layer_group_bits,
-    parameter_bytes,
-    quantize_to_codes_batched,
-)
+from cachegen_cli.quantize import check_bits, check_group_size, layer_group_bits
 from cachegen_cli.results import (
     Analysis,
     LayerResult,
@@ -40,8 +23,8 @@ from cachegen_cli.results import (
     Run,
     Settings,
     Sweep,
-    TensorResult,
 )
+from cachegen_cli.tensors import Tensor
 
 SCHEDULES = ("uniform", "depth")
 DELTAS = ("auto", "on", "off")
@@ -59,6 +42,8 @@ def analyze(
     schedule: str = "uniform",
     delta: str = "auto",
     pooled: bool = False,
+    keep_first: int = 0,
+    keep_last: int = 0,
     progress: Progress = no_progress,
     **capture_options: Any,
 ) -> Analysis:
@@ -71,7 +56,8 @@ def analyze(
         group_size: tokens a group.
         schedule: "uniform", or "depth" for fewer bits in deeper layers (`layer_group_bits`).
         delta: token deltas "on", "off", or "auto" for the smaller of the two in each tensor.
-        pooled: one distribution a head instead of one a channel.
+        pooled: one distribution a head instead of one a channel, in the entropy estimate.
+        keep_first, keep_last: tokens to leave in 16 bits; groups lie between them.
         progress: called with (stage, done, of).
         capture_options: further arguments of `capture`.
 
@@ -85,6 +71,8 @@ def analyze(
         schedule=schedule,
         delta=delta,
         pooled=pooled,
+        keep_first=keep_first,
+        keep_last=keep_last,
     )
     check(settings)
     captured = _captured(source, prompt, progress, capture_options)
@@ -102,6 +90,8 @@ def sweep(
     schedule: str = "uniform",
     delta: str = "auto",
     pooled: bool = False,
+    keep_first: int = 0,
+    keep_last: int = 0,
     progress: Progress = no_progress,
     **capture_options: Any,
 ) -> Sweep:
@@ -110,7 +100,7 @@ def sweep(
     Args and errors as in `analyze`; rows run through ``bits`` for each group size in turn.
     """
     grid = [
-        Settings(width, width, group_size, schedule, delta, pooled)
+        Settings(width, width, group_size, schedule, delta, pooled, keep_first, keep_last)
         for group_size in group_sizes
         for width in bits
     ]
@@ -129,6 +119,9 @@ def check(settings: Settings) -> None:
     check_bits(settings.key_bits)
     check_bits(settings.value_bits)
     check_group_size(settings.group_size)
+    for kept in (settings.keep_first, settings.keep_last):
+        if kept < 0:
+            raise UsageError(f"{kept} tokens cannot be kept", "0 or more tokens stay in 16 bits")
     for name, value, choices in (
         ("schedule", settings.schedule, SCHEDULES),
         ("delta", settings.delta, DELTAS),
@@ -141,76 +134,38 @@ def measure(
     layers: Sequence[LayerKV], settings: Settings, progress: Progress = no_progress
 ) -> Measurement:
     """Quantize every layer and estimate its bytes; one evaluation and host read a layer."""
-    key_bits = _bits_by_layer(settings.key_bits, settings.schedule, len(layers))
-    value_bits = _bits_by_layer(settings.value_bits, settings.schedule, len(layers))
+    key_bits, value_bits = widths(settings, len(layers))
     results = []
     for done, kv in enumerate(layers):
         progress("analyze", done, len(layers))
-        results.append(_measure_layer(kv, key_bits[done], value_bits[done], settings))
+        keys, values = (
+            t.result() for t in quantized(kv, key_bits[done], value_bits[done], settings)
+        )
+        results.append(
+            LayerResult(kv.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values)
+        )
     progress("analyze", len(layers), len(layers))
     return Measurement(settings, tuple(results))
 
 
-def _bits_by_layer(bits: int, schedule: str, n_layers: int) -> list[int]:
-    return layer_group_bits(n_layers, bits) if schedule == "depth" else [bits] * n_layers
+def widths(settings: Settings, n_layers: int) -> tuple[list[int], list[int]]:
+    """Code widths of each layer's keys and of its values under the schedule."""
+    if settings.schedule == "depth":
+        keys, values = (
+            layer_group_bits(n_layers, bits) for bits in (settings.key_bits, settings.value_bits)
+        )
+        return keys, values
+    return [settings.key_bits] * n_layers, [settings.value_bits] * n_layers
 
 
-def _measure_layer(kv: LayerKV, key_bits: int, value_bits: int, settings: Settings) -> LayerResult:
-    pending = [
-        _Pending(f"layer {kv.layer}'s {name} tensor", x, bits, settings.group_size)
+def quantized(kv: LayerKV, key_bits: int, value_bits: int, settings: Settings) -> list[Tensor]:
+    """A layer's keys and values under a setting, evaluated together."""
+    tensors = [
+        Tensor(f"layer {kv.layer}'s {name} tensor", x, bits, settings)
         for name, x, bits in (("key", kv.keys, key_bits), ("value", kv.values, value_bits))
     ]
-    mx.eval([tensor.arrays for tensor in pending])
-    keys, values = (tensor.result(settings) for tensor in pending)
-    return LayerResult(kv.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values)
-
-
-class _Pending:
-    """A tensor whose codes and energies are still to be evaluated."""
-
-    def __init__(self, name: str, x: mx.array, bits: int, group_size: int) -> None:
-        self.name = name
-        self.stream = stream = quantize_to_codes_batched(x, bits, group_size)
-        self.codes = channel_major(stream)
-        self.signal = mx.square(x.astype(mx.float32)).sum()
-        self.error = _error_energy(x, stream)
-
-    @property
-    def arrays(self) -> list[mx.array]:
-        return [self.codes, self.stream.scale, self.stream.zero, self.signal, self.error]
-
-    def result(self, settings: Settings) -> TensorResult:
-        check_finite(self.stream, self.name)
-        bits = self.stream.bits
-        heads, dim, tokens = self.codes.shape
-        histograms = channel_histograms(np.asarray(self.codes), bits)
-        found = estimates(histograms, parameter_bytes(self.stream))
-        by_name = {
-            f"{name}_bytes": sum(b) for name, b in zip(Estimates._fields, found, strict=True)
-        }
-        grouping = "pooled" if settings.pooled else "channel"
-        raw, delta = by_name[f"raw_{grouping}_bytes"], by_name[f"delta_{grouping}_bytes"]
-        use_delta = delta < raw if settings.delta == "auto" else settings.delta == "on"
-        return TensorResult(
-            bits=bits,
-            delta=use_delta,
-            elements=heads * dim * tokens,
-            parameter_bytes=heads * parameter_bytes(self.stream),
-            fixed_bytes=sum(fixed_width_bytes_batched(self.stream)),
-            entropy_bytes=delta if use_delta else raw,
-            signal_energy=float(np.asarray(self.signal)),
-            error_energy=float(np.asarray(self.error)),
-            **by_name,
-        )
-
-
-def _error_energy(x: mx.array, stream: CodeStream) -> mx.array:
-    """Sum of squares of x [G, N, D] - dequantized, in float32 before any rounding to 16 bits."""
-    heads, n_groups, group_size, dim = stream.codes.shape
-    restored = (stream.codes * stream.scale + stream.zero).reshape(
-        heads, n_groups * group_size, dim
-    )
-    return mx.square(restored[:, : stream.n_rows] - x.astype(mx.float32)).sum()
+    mx.eval([tensor.arrays for tensor in tensors])
+    return tensors
 
 
 def _captured(

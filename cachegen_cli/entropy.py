@@ -70,7 +70,7 @@ def symbol_entropy_bits(symbols: mx.array) -> float:
     """Shannon entropy of an integer array of any shape, in bits a symbol; 0 if it is empty."""
     counts = np.unique(np.array(symbols.astype(mx.int32)), return_counts=True)[1]
     n_symbols = counts.sum()
-    return float(_information(counts, n_symbols) / n_symbols) if n_symbols else 0.0
+    return float(information(counts, n_symbols) / n_symbols) if n_symbols else 0.0
 
 
 def fixed_width_bytes(stream: CodeStream) -> int:
@@ -176,7 +176,7 @@ def estimates(histograms: Histograms, head_parameter_bytes: int) -> Estimates:
 
     def by_head(counts: Counts) -> list[int]:
         n_symbols = counts.sum(axis=-1, dtype=np.int64)
-        bits = np.minimum(_information(counts, n_symbols), n_symbols * histograms.bits).sum(axis=-1)
+        bits = np.minimum(information(counts, n_symbols), n_symbols * histograms.bits).sum(axis=-1)
         # rounded first, so that float noise never adds a byte
         return [ceil(round(b, 6) / 8) + head_parameter_bytes for b in bits.tolist()]
 
@@ -187,7 +187,7 @@ def estimates(histograms: Histograms, head_parameter_bytes: int) -> Estimates:
     return Estimates(by_head(raw), pooled(raw), by_head(delta), pooled(delta))
 
 
-def _information(
+def information(
     counts: npt.NDArray[np.integer], n_symbols: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.float64]:
     """Bits that ideal coding of n_symbols [...] takes whose counts are [..., K]: [...]."""

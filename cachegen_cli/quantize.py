@@ -24,6 +24,7 @@ from cachegen_cli.errors import UsageError
 MIN_BITS, MAX_BITS = 1, 8
 PARAMETER_BYTES = 4  # a group's scale and zero for one channel, two fp16 numbers
 MIN_STEP = 1e-8
+MAX_FLOAT16 = 65504.0
 
 
 class CodeStream(NamedTuple):
@@ -98,6 +99,30 @@ def dequant_codes_batched(stream: CodeStream) -> mx.array:
 def cachegen_quant_dequant(x: mx.array, bits: int, group_size: int = 32) -> mx.array:
     """What the model would see of ``x`` [N, D] after a round trip: [N, D] float16."""
     return dequant_codes(quantize_to_codes(x, bits, group_size))
+
+
+def wide_groups(stream: CodeStream) -> mx.array:
+    """Groups [G, n_groups, 1, 1] of a batched stream with a parameter beyond float16's range."""
+    peak = mx.maximum(mx.abs(stream.scale), mx.abs(stream.zero)).max(axis=-1, keepdims=True)
+    return peak > MAX_FLOAT16
+
+
+def stored_parameters(stream: CodeStream) -> tuple[mx.array, mx.array]:
+    """(scale, zero) as a file holds them: rounded to float16, but float32 in wide groups."""
+    wide = wide_groups(stream)
+    scale, zero = (
+        mx.where(wide, x, x.astype(mx.float16).astype(mx.float32))
+        for x in (stream.scale, stream.zero)
+    )
+    return scale, zero
+
+
+def restore(stream: CodeStream) -> mx.array:
+    """[G, n_rows, D] float32 from the codes of a batched stream and its stored parameters."""
+    heads, n_groups, group_size, dim = stream.codes.shape
+    scale, zero = stored_parameters(stream)
+    x = stream.codes * scale + zero
+    return x.reshape(heads, n_groups * group_size, dim)[:, : stream.n_rows]
 
 
 def parameter_bytes(stream: CodeStream) -> int:

@@ -19,7 +19,11 @@ class Bytes:
         elements: numbers held.
         parameter_bytes: scales and zeros, 4 bytes a group and channel.
         fixed_bytes: codes packed at their width + parameters.
+        kept_bytes: first and last tokens kept in 16 bits; part of every other size.
         entropy_bytes: the estimate that was chosen + parameters; no probability tables.
+        payload_bytes: range-coded symbols, upper bound; None in results of before 0.2.
+        table_bytes: the symbol models' tables.
+        header_bytes: headers of streams and sections.
         raw_channel_bytes: estimate of the codes, one distribution a head and channel.
         raw_pooled_bytes: estimate of the codes, one distribution a head.
         delta_channel_bytes: estimate of the token deltas by head and channel.
@@ -38,11 +42,18 @@ class Bytes:
     delta_pooled_bytes: int
     signal_energy: float
     error_energy: float
+    kept_bytes: int = 0
+    payload_bytes: int | None = None
+    table_bytes: int | None = None
+    header_bytes: int | None = None
 
     DERIVED: ClassVar = (
         "raw_bytes",
         "entropy_bits_per_element",
         "entropy_saving",
+        "coded_bytes",
+        "coded_bits_per_element",
+        "coded_saving",
         "relative_rms_error",
     )
 
@@ -62,6 +73,29 @@ class Bytes:
         return 1 - self.entropy_bytes / self.fixed_bytes
 
     @property
+    def coded_bytes(self) -> int | None:
+        """Payload, tables, headers, parameters and kept tokens: what a file holds."""
+        if self.payload_bytes is None or self.table_bytes is None or self.header_bytes is None:
+            return None
+        return (
+            self.payload_bytes
+            + self.table_bytes
+            + self.header_bytes
+            + self.parameter_bytes
+            + self.kept_bytes
+        )
+
+    @property
+    def coded_bits_per_element(self) -> float | None:
+        """Coded bytes in bits an element."""
+        return None if self.coded_bytes is None else 8 * self.coded_bytes / self.elements
+
+    @property
+    def coded_saving(self) -> float | None:
+        """1 - coded / fixed; negative where tables cost more than coding saves."""
+        return None if self.coded_bytes is None else 1 - self.coded_bytes / self.fixed_bytes
+
+    @property
     def relative_rms_error(self) -> float:
         """Root of error energy / signal energy; 0 for a tensor of zeros."""
         return sqrt(self.error_energy / self.signal_energy) if self.signal_energy else 0.0
@@ -74,15 +108,28 @@ class Bytes:
 def total(parts: Iterable[Bytes]) -> Bytes:
     """The sum of some sizes, field by field."""
     parts = tuple(parts)
-    return Bytes(**{f.name: sum(getattr(p, f.name) for p in parts) for f in fields(Bytes)})
+    sums: dict[str, Any] = {}
+    for f in fields(Bytes):
+        column = [getattr(part, f.name) for part in parts]
+        sums[f.name] = None if None in column else sum(column)
+    return Bytes(**sums)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorResult(Bytes):
-    """One entry's keys or values: its sizes, its code width and whether deltas were chosen."""
+    """One entry's keys or values: its sizes and what was chosen for it.
+
+    Attributes:
+        bits: code width.
+        delta: whether the estimate is of token deltas.
+        symbol_model: what codes the tensor in the fewest bytes (`coding.models`).
+        coded_delta: whether that codes token deltas.
+    """
 
     bits: int
     delta: bool
+    symbol_model: str | None = None
+    coded_delta: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +168,8 @@ class Settings:
         group_size: tokens a group.
         schedule: "uniform", or "depth" for fewer bits in deeper layers.
         delta: "auto" (the smaller for each tensor), "on" or "off".
-        pooled: one distribution a head instead of one a channel.
+        pooled: one distribution a head instead of one a channel, in the entropy estimate.
+        keep_first, keep_last: tokens left in 16 bits.
     """
 
     key_bits: int = 4
@@ -130,6 +178,8 @@ class Settings:
     schedule: str = "uniform"
     delta: str = "auto"
     pooled: bool = False
+    keep_first: int = 0
+    keep_last: int = 0
 
 
 @dataclass(frozen=True)

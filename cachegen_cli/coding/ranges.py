@@ -1,0 +1,53 @@
+"""constriction's range coder, and how long its streams get."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import constriction
+import numpy as np
+import numpy.typing as npt
+
+WORD = 4  # bytes; a stream is a whole number of 32-bit words
+_SLACK_BITS = 64  # of the last words, and of probabilities rounded to 24 bits
+
+Integers = npt.NDArray[np.integer[Any]]
+
+
+def encoder() -> Any:
+    """An empty range encoder."""
+    return constriction.stream.queue.RangeEncoder()
+
+
+def decoder(data: bytes) -> Any:
+    """A range decoder of `words`' bytes."""
+    return constriction.stream.queue.RangeDecoder(np.frombuffer(data, "<u4").astype(np.uint32))
+
+
+def words(coder: Any) -> bytes:
+    """An encoder's stream, little-endian."""
+    found: bytes = coder.get_compressed().astype("<u4").tobytes()
+    return found
+
+
+def categorical(frequencies: Integers) -> Any:
+    """The model of integer frequencies.
+
+    Given as float64 counts, not normalized: constriction's rounding depends on the dtype
+    and scale of its input, and this form is the one that files rely on.
+    """
+    return constriction.stream.model.Categorical(frequencies.astype(np.float64), perfect=False)
+
+
+def code_length(counts: Integers, frequencies: Integers) -> float:
+    """Bits of symbols with counts [..., K] under frequencies [..., K], 0 where a count is 0."""
+    used = counts > 0
+    per_symbol = np.log2(np.where(used, frequencies, 1))
+    total = np.log2(np.maximum(frequencies.sum(axis=-1), 1))
+    return float((counts.sum(axis=-1) * total).sum() - (counts * per_symbol).sum())
+
+
+def stream_bytes(bits: float) -> int:
+    """Upper bound of the bytes of a stream of so many bits of information."""
+    return ceil((bits * (1 + 2e-6) + _SLACK_BITS) / 32) * WORD if bits else WORD

@@ -1,0 +1,164 @@
+"""One tensor's codes as a self-contained stream, and back.
+
+A stream is a 24-byte header, the model's tables and the payload; docs/format.md lays it
+out byte by byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cachegen_cli.coding.models import MODELS, Channel, Context, Fit, Plain, Pooled, Shape
+from cachegen_cli.coding.statistics import statistics, symbols_of
+from cachegen_cli.entropy import Histograms
+from cachegen_cli.errors import InputError, UsageError
+
+Codes = npt.NDArray[np.uint8]
+
+# version, model, delta, bits, channels, tokens, low, symbols, table bytes, payload bytes
+_HEADER = struct.Struct("<BBBBIIhHII")
+HEADER_BYTES = _HEADER.size
+VERSION = 1
+MAX_TOKENS = 1 << 24
+MAX_ELEMENTS = 1 << 31
+_KINDS: tuple[Any, ...] = (Pooled, Channel, Shape, Context)
+_NUMBERS = {name: number for number, name in enumerate(MODELS)}
+_NAMES = dict(enumerate(MODELS))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The model that codes a tensor in the fewest bytes, by upper bounds."""
+
+    fit: Fit
+    bits: int
+    shape: tuple[int, int]
+
+    @property
+    def predicted_bytes(self) -> int:
+        """Upper bound of the stream's length, within 0.1 % and 16 bytes."""
+        return HEADER_BYTES + self.fit.table_bytes + self.fit.payload_bytes
+
+
+def choose(
+    codes: Codes,
+    bits: int,
+    *,
+    delta: str = "auto",
+    model: str = "auto",
+    counted: Histograms | None = None,
+) -> Choice:
+    """Fit every model allowed and take the one with the shortest stream.
+
+    Args:
+        codes: [C, T] codes below 2^bits.
+        bits: code width, 1 to 8.
+        delta: "on" or "off" to code token deltas or codes; "auto" for the smaller.
+        model: a name of `MODELS`, or "auto".
+        counted: the channels' histograms, if they are there already.
+
+    Raises:
+        UsageError: no model is left, or the array is not [C, T].
+    """
+    if codes.ndim != 2 or codes.dtype != np.uint8:
+        raise UsageError(f"expected uint8 codes [C, T], got {codes.dtype} {codes.shape}")
+    channels, tokens = codes.shape
+    best: Fit | None = Plain.fit(channels, tokens, bits) if model in ("auto", "plain") else None
+    if codes.size and model != "plain":
+        ways = [
+            s
+            for s in statistics(codes, bits, counted)
+            if delta == "auto" or (delta == "on") == s.delta
+        ]
+        for stats in sorted(ways, key=lambda s: s.ideal_bytes):
+            for kind in _KINDS:
+                if model not in ("auto", kind.name):
+                    continue
+                if kind is not Context and best and stats.ideal_bytes >= _total(best):
+                    continue  # no table without context can do better
+                fit = kind.fit(stats)
+                if fit is not None and (best is None or _total(fit) < _total(best)):
+                    best = fit
+    if best is None:
+        raise UsageError(f"model '{model}' does not apply to codes {codes.shape}", "take auto")
+    return Choice(best, bits, (channels, tokens))
+
+
+def _total(fit: Fit) -> int:
+    return fit.table_bytes + fit.payload_bytes
+
+
+def encode(
+    codes: Codes,
+    bits: int,
+    *,
+    delta: str = "auto",
+    model: str = "auto",
+    choice: Choice | None = None,
+) -> bytes:
+    """Code [C, T] codes losslessly; `decode` gives them back.
+
+    Args:
+        codes: uint8 codes below 2^bits.
+        bits: code width, 1 to 8.
+        delta, model: as in `choose`.
+        choice: what `choose` found for these codes, to save finding it again.
+
+    Raises:
+        UsageError: as in `choose`.
+    """
+    choice = choice or choose(codes, bits, delta=delta, model=model)
+    fit = choice.fit
+    symbols = symbols_of(codes, fit.delta) - fit.low
+    tables = fit.tables()
+    payload = fit.payload(symbols) if codes.size else b""
+    head = _HEADER.pack(
+        VERSION, _NUMBERS[fit.name], fit.delta, bits, *choice.shape,
+        fit.low, fit.n_symbols, len(tables), len(payload),
+    )  # fmt: skip
+    return head + tables + payload
+
+
+def decode(data: bytes) -> Codes:
+    """The codes [C, T] of a stream.
+
+    Raises:
+        InputError: the bytes are no stream of this version.
+    """
+    try:
+        return _decode(data)
+    except (ValueError, struct.error, OverflowError, AssertionError) as error:
+        # AssertionError is how constriction says that words do not fit a model
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"a stream cannot be decoded: {reason}", "the file is damaged") from error
+
+
+def _decode(data: bytes) -> Codes:
+    version, number, delta, bits, channels, tokens, low, n, table_bytes, payload_bytes = (
+        _HEADER.unpack_from(data)
+    )
+    if version != VERSION or number not in _NAMES or delta > 1 or not 1 <= bits <= 8:
+        raise ValueError("its header is of another version or garbled")
+    if tokens > MAX_TOKENS or channels * tokens > MAX_ELEMENTS:
+        raise ValueError("it claims more codes than a stream may hold")
+    if len(data) != HEADER_BYTES + table_bytes + payload_bytes:
+        raise ValueError("its length is not the one that its header gives")
+    limit = (1 << bits) - 1
+    if not (-limit if delta else 0) <= low <= low + n - 1 <= limit:
+        raise ValueError("its symbols are outside its code width")
+    if not channels * tokens:
+        return np.zeros((channels, tokens), np.uint8)
+    tables = data[HEADER_BYTES : HEADER_BYTES + table_bytes]
+    payload = data[HEADER_BYTES + table_bytes :]
+    symbols = MODELS[_NAMES[number]].decode(tables, payload, channels, tokens, n)
+    codes = symbols.astype(np.int32) + low
+    if delta:
+        codes = codes.cumsum(axis=1, dtype=np.int32)
+    if codes.min() < 0 or codes.max() > limit:
+        raise ValueError("its codes are outside their width")
+    return codes.astype(np.uint8)
