@@ -17,6 +17,7 @@ _HOMES = {
     "cachegen_cli.analysis": ("analyze", "sweep"),
     "cachegen_cli.captures": ("Capture", "capture"),
     "cachegen_cli.catalog": ("list_models",),
+    "cachegen_cli.coding": ("decode", "encode"),
     "cachegen_cli.entropy": (
         "entropy_coded_bytes", "entropy_coded_bytes_batched", "fixed_width_bytes",
         "fixed_width_bytes_batched", "symbol_entropy_bits", "token_delta", "token_delta_batched",
@@ -25,6 +26,8 @@ _HOMES = {
         "CachegenError", "InputError", "ModelError", "OutputError", "UsageError",
     ),
     "cachegen_cli.model": ("Model", "load_model"),
+    "cachegen_cli.packing": ("inspect", "load_packed", "pack", "unpack"),
+    "cachegen_cli.verification": ("verify",),
     "cachegen_cli.prompt": ("Prompt", "read_prompt"),
     "cachegen_cli.quantize": (
         "CodeStream", "cachegen_quant_dequant", "dequant_codes", "dequant_codes_batched",

@@ -75,10 +75,10 @@ def analyze(
         keep_last=keep_last,
     )
     check(settings)
-    captured = _captured(source, prompt, progress, capture_options)
+    measured_cache = captured(source, prompt, progress, capture_options)
     started = time.perf_counter()
-    measured = measure(captured.layers, settings, progress)
-    return Analysis(_run(captured, started, [settings]), measured)
+    measured = measure(measured_cache.layers, settings, progress)
+    return Analysis(run_of(measured_cache, started, [settings], measured=[measured]), measured)
 
 
 def sweep(
@@ -108,10 +108,10 @@ def sweep(
         raise UsageError("nothing to sweep", "give at least one width and one group size")
     for settings in grid:
         check(settings)
-    captured = _captured(source, prompt, progress, capture_options)
+    measured_cache = captured(source, prompt, progress, capture_options)
     started = time.perf_counter()
-    rows = tuple(measure(captured.layers, settings, progress) for settings in grid)
-    return Sweep(_run(captured, started, grid), rows)
+    rows = tuple(measure(measured_cache.layers, settings, progress) for settings in grid)
+    return Sweep(run_of(measured_cache, started, grid, measured=rows), rows)
 
 
 def check(settings: Settings) -> None:
@@ -168,12 +168,13 @@ def quantized(kv: LayerKV, key_bits: int, value_bits: int, settings: Settings) -
     return tensors
 
 
-def _captured(
+def captured(
     source: Capture | str | Model | None,
     prompt: str | Prompt | None,
     progress: Progress,
     options: dict[str, Any],
 ) -> Capture:
+    """The capture that is given, or one made now."""
     if not isinstance(source, Capture):
         return capture(source, prompt, progress=progress, **options)
     if prompt is not None or options:
@@ -181,14 +182,25 @@ def _captured(
     return source
 
 
-def _run(captured: Capture, started: float, grid: Sequence[Settings]) -> Run:
-    timing = captured.timing | {"analysis_seconds": time.perf_counter() - started}
+def run_of(
+    source: Capture,
+    started: float,
+    grid: Sequence[Settings],
+    times: dict[str, float] | None = None,
+    measured: Sequence[Measurement] = (),
+) -> Run:
+    """What to say of a run that began to analyze at ``started``."""
+    timing = source.timing | {"analysis_seconds": time.perf_counter() - started} | (times or {})
     return Run(
         tool=tool_versions(),
-        model=captured.model,
-        prompt=captured.prompt,
-        skipped=captured.skipped,
-        warnings=(*captured.notices, *_short_prompt_notice(captured.prompt.tokens, grid)),
+        model=source.model,
+        prompt=source.prompt,
+        skipped=source.skipped,
+        warnings=(
+            *source.notices,
+            *_short_prompt_notice(source.prompt.tokens, grid),
+            *_tables_notice(source.prompt.tokens, measured),
+        ),
         timing={name: round(seconds, 6) for name, seconds in timing.items()},
     )
 
@@ -209,3 +221,22 @@ def _short_prompt_notice(tokens: int, grid: Sequence[Settings]) -> list[Notice]:
             f"is too low by up to {min(bias, bits):.2f} bits an element, so its saving flatters",
         )
     ]
+
+
+def _tables_notice(tokens: int, measured: Sequence[Measurement]) -> list[Notice]:
+    """Say where most tensors are packed plainly only because the prompt is short."""
+    notices = []
+    for one in measured:
+        waiting = sorted(t.tokens_to_pay for t in one.tensors if t.tokens_to_pay is not None)
+        if 2 * len(waiting) > len(one.tensors):
+            settings = one.settings
+            notices.append(
+                Notice(
+                    "tables-do-not-pay",
+                    f"{tokens} tokens are too few for probability tables at K{settings.key_bits} "
+                    f"V{settings.value_bits}: {len(waiting)} of {len(one.tensors)} tensors are "
+                    f"packed plainly; from about {waiting[len(waiting) // 2]} tokens on tables "
+                    "would pay (an estimate)",
+                )
+            )
+    return notices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,8 @@ class Capture:
     Attributes:
         layers: the analysed cache entries.
         skipped: the others.
+        tokens: the prompt's token ids.
+        metadata: what mlx_lm.generate wants to find beside a prompt cache.
     """
 
     layers: tuple[LayerKV, ...]
@@ -32,6 +35,8 @@ class Capture:
     prompt: PromptInfo
     notices: tuple[Notice, ...]
     timing: dict[str, float]
+    tokens: tuple[int, ...]
+    metadata: dict[str, str]
 
 
 def capture(
@@ -92,6 +97,11 @@ def capture(
         timing={
             "load_seconds": loaded - started,
             "prefill_seconds": time.perf_counter() - loaded,
+        },
+        tokens=tuple(tokens),
+        metadata={
+            "model": model.path,
+            "tokenizer_config": json.dumps({"trust_remote_code": trust_remote_code}),
         },
     )
 

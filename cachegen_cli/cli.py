@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cachegen_cli import __version__, console
+from cachegen_cli.errors import CachegenError, UsageError
 from cachegen_cli.options import (
+    ArtifactOptions,
     InputOptions,
     Integers,
     OutputOptions,
     QuantizerOptions,
+    ReportOptions,
+    WidthOptions,
     takes_options,
 )
+from cachegen_cli.results import PackedFile, PackedFiles, Run
+
+CHECK_FAILED = 3
 
 app = typer.Typer(
     name="cachegen",
@@ -37,14 +46,32 @@ Examples:
   cachegen sweep --bits 2,4 --group-size 32,64 -o sweep.csv
   cachegen sweep --prompt - --json < notes.txt | jq '.rows[].totals'"""
 
+_VERIFY_EXAMPLES = """\b
+Examples:
+  cachegen verify
+  cachegen verify --bits 3 --prompt @notes.txt && echo sound"""
+
+_PACK_EXAMPLES = """\b
+Examples:
+  cachegen pack --prompt @notes.txt -o notes.cgkv
+  cachegen pack --prompt-cache-file notes.safetensors --bits 8 -o notes.cgkv
+  cachegen pack --all caches/"""
+
+_UNPACK_EXAMPLES = """\b
+Examples:
+  cachegen unpack notes.cgkv -o notes.safetensors
+  mlx_lm.generate --prompt-cache-file notes.safetensors --prompt "And then?"
+  cachegen unpack --all caches/"""
+
+_INSPECT_EXAMPLES = """\b
+Examples:
+  cachegen inspect notes.cgkv
+  cachegen inspect notes.cgkv --json | jq .container_bytes"""
+
 _MODELS_EXAMPLES = """\b
 Examples:
   cachegen models
   cachegen models --json | jq -r '.models[].id'"""
-
-
-def _width_option(help: str) -> Any:
-    return typer.Option(min=1, max=8, metavar="N", help=help)
 
 
 def _list_option(help: str) -> Any:
@@ -71,29 +98,18 @@ def root(
 @takes_options
 def analyze(
     *,
-    bits: Annotated[int, _width_option("Code width, 1 to 8.")] = 4,
-    key_bits: Annotated[int | None, _width_option("Keys' width instead of --bits.")] = None,
-    value_bits: Annotated[int | None, _width_option("Values' width instead of --bits.")] = None,
-    group_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens a group.")] = 32,
+    widths: WidthOptions,
     quantizer: QuantizerOptions,
     source: InputOptions,
     output: OutputOptions,
 ) -> None:
-    """Compare 16-bit, fixed-width and entropy-coded bytes by layer."""
+    """Compare 16-bit, fixed-width, entropy and coded bytes by layer."""
     from cachegen_cli import analysis
 
-    prepared = source.capture_options(quiet=output.quiet)
+    prepared = source.capture_options(output.quiet)
     with console.progress(output.quiet) as progress:
-        result = analysis.analyze(
-            **prepared,
-            **vars(quantizer),
-            bits=bits,
-            key_bits=key_bits,
-            value_bits=value_bits,
-            group_size=group_size,
-            progress=progress,
-        )
-    output.deliver(result, [notice.message for notice in result.run.warnings])
+        result = analysis.analyze(**prepared, **vars(widths), **vars(quantizer), progress=progress)
+    output.deliver(result, _messages(result.run))
 
 
 @app.command(epilog=_SWEEP_EXAMPLES)
@@ -109,7 +125,7 @@ def sweep(
     """Measure several widths and group sizes with one run of the model."""
     from cachegen_cli import analysis
 
-    prepared = source.capture_options(quiet=output.quiet)
+    prepared = source.capture_options(output.quiet)
     with console.progress(output.quiet) as progress:
         result = analysis.sweep(
             **prepared,
@@ -118,7 +134,7 @@ def sweep(
             group_sizes=group_size,
             progress=progress,
         )
-    output.deliver(result, [notice.message for notice in result.run.warnings])
+    output.deliver(result, _messages(result.run))
 
 
 @app.command(epilog=_MODELS_EXAMPLES)
@@ -130,3 +146,133 @@ def models(output: OutputOptions) -> None:
     with console.progress(output.quiet) as progress:
         result = list_models(progress)
     output.deliver(result)
+
+
+@app.command(epilog=_VERIFY_EXAMPLES)
+@takes_options
+def verify(
+    *,
+    widths: WidthOptions,
+    quantizer: QuantizerOptions,
+    source: InputOptions,
+    output: OutputOptions,
+) -> None:
+    """Encode and decode every layer for real; exit 3 if one fails."""
+    from cachegen_cli import verification
+
+    settings = widths.settings(quantizer)
+    prepared = source.capture_options(output.quiet)
+    with console.progress(output.quiet) as progress:
+        result = verification.verify(**prepared, settings=settings, progress=progress)
+    output.deliver(result, _messages(result.run))
+    if not result.passed:
+        raise typer.Exit(CHECK_FAILED)
+
+
+@app.command(epilog=_PACK_EXAMPLES)
+@takes_options
+def pack(
+    *,
+    artifact: ArtifactOptions,
+    prompt_cache_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Pack mlx-lm's prompt cache instead of running a model."),
+    ] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens/--no-tokens", help="Keep the prompt's token ids in the file.")
+    ] = True,
+    widths: WidthOptions,
+    quantizer: QuantizerOptions,
+    source: InputOptions,
+    report: ReportOptions,
+) -> None:
+    """Quantize and code a prompt cache into a .cgkv file."""
+    from cachegen_cli import packing
+    from cachegen_cli.captures import capture
+
+    target = artifact.check(".cgkv")
+    settings = widths.settings(quantizer)
+    if artifact.all:
+        with console.progress(report.quiet) as progress:
+            _do_all(
+                "pack", artifact.todo(".safetensors", ".cgkv"), report,
+                lambda path, target: packing.pack(path, target, settings, progress=progress),
+            )  # fmt: skip
+        return
+    if prompt_cache_file and (source.model or source.prompt):
+        raise UsageError("a prompt cache needs no model and no prompt", "leave them out")
+    with console.progress(report.quiet) as progress:
+        cache: Any = prompt_cache_file
+        if cache is None:
+            prepared = source.capture_options(report.quiet)
+            cache = capture(prepared.pop("source"), **prepared, progress=progress)
+        result = packing.pack(cache, target, settings, with_tokens=tokens, progress=progress)
+    _report_one(result, report, target)
+
+
+@app.command(epilog=_UNPACK_EXAMPLES)
+@takes_options
+def unpack(
+    *,
+    file: Annotated[Path | None, typer.Argument(help="A .cgkv file.", show_default=False)] = None,
+    artifact: ArtifactOptions,
+    report: ReportOptions,
+) -> None:
+    """Write a .cgkv file as a prompt cache that mlx-lm loads."""
+    from cachegen_cli import packing
+
+    console.silence_libraries(report.quiet)
+    target = artifact.check(".safetensors")
+    with console.progress(report.quiet) as progress:
+        if artifact.all:
+            _do_all(
+                "unpack", artifact.todo(".cgkv", ".safetensors"), report,
+                lambda path, target: packing.unpack(path, target, progress=progress),
+            )  # fmt: skip
+            return
+        if file is None:
+            raise UsageError("no file to unpack is named", "cachegen unpack FILE.cgkv -o OUT")
+        result = packing.unpack(file, target, progress=progress)
+    _report_one(result, report, target)
+
+
+@app.command(epilog=_INSPECT_EXAMPLES)
+@takes_options
+def inspect(
+    *,
+    file: Annotated[Path, typer.Argument(help="A .cgkv file.", show_default=False)],
+    output: OutputOptions,
+) -> None:
+    """Print what a .cgkv file holds, without decoding it."""
+    from cachegen_cli import packing
+
+    output.deliver(packing.inspect(file))
+
+
+def _report_one(result: PackedFile, report: ReportOptions, target: Path) -> None:
+    report.deliver(result)
+    if not report.quiet:
+        console.note(f"Wrote {target}")
+
+
+def _do_all(
+    action: str,
+    todo: list[tuple[Path, Path]],
+    report: ReportOptions,
+    work: Callable[[Path, Path], PackedFile],
+) -> None:
+    """Do every file; one that cannot be done is named, and the rest are done all the same."""
+    done, failed = [], 0
+    for path, target in todo:
+        try:
+            done.append(work(path, target))
+        except CachegenError as error:
+            console.print_error(error)
+            failed += 1
+    report.deliver(PackedFiles(action, tuple(done)))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _messages(run: Run) -> list[str]:
+    return [notice.message for notice in run.warnings]

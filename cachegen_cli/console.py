@@ -17,6 +17,9 @@ _STAGES = {
     "prefill": "Reading the prompt",
     "analyze": "Analyzing layers",
     "models": "Reading configurations",
+    "pack": "Packing layers",
+    "unpack": "Unpacking layers",
+    "verify": "Encoding and decoding layers",
 }
 
 

@@ -1,4 +1,4 @@
-"""Keys and values of each cache entry, out of a live mlx-lm cache.
+"""Keys and values of each cache entry, out of a live mlx-lm cache or a file, and back.
 
 The only room that knows mlx-lm's cache classes. It reads the attributes ``keys``,
 ``values`` and ``offset``, which are the same in every version, never ``state`` or
@@ -7,11 +7,16 @@ The only room that knows mlx-lm's cache classes. It reads the attributes ``keys`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cachegen_cli.device import mx
+from cachegen_cli.errors import InputError, OutputError
 from cachegen_cli.results import Skipped
 
 
@@ -25,6 +30,8 @@ class LayerKV:
         keys: [n_kv_heads, tokens, head_dim] in a 16-bit dtype.
         values: [n_kv_heads, tokens, head_dim] in a 16-bit dtype; head_dim may differ.
         tokens_seen: tokens that went through; more than are kept where a window slides.
+        window: tokens that a sliding window holds, 0 where it grows.
+        sinks: first tokens that a window keeps.
     """
 
     layer: int
@@ -32,6 +39,8 @@ class LayerKV:
     keys: mx.array
     values: mx.array
     tokens_seen: int
+    window: int = 0
+    sinks: int = 0
 
 
 def read_cache(cache: Sequence[Any], dtype: mx.Dtype) -> tuple[list[LayerKV], list[Skipped]]:
@@ -39,14 +48,108 @@ def read_cache(cache: Sequence[Any], dtype: mx.Dtype) -> tuple[list[LayerKV], li
     layers: list[LayerKV] = []
     skipped: list[Skipped] = []
     for index, entry in enumerate(cache):
-        name = type(entry).__name__
-        if reason := _reason_to_skip(entry):
-            skipped.append(Skipped(index, name, getattr(entry, "nbytes", 0), reason))
-            continue
-        keys, values = (x[0].astype(dtype) for x in _READERS[name](entry))
-        layers.append(LayerKV(index, name, keys, values, entry.offset))
+        found = read_entry(index, entry, dtype)
+        if isinstance(found, LayerKV):
+            layers.append(found)
+        else:
+            skipped.append(found)
     mx.eval([(kv.keys, kv.values) for kv in layers])
     return layers, skipped
+
+
+def read_entry(index: int, entry: Any, dtype: mx.Dtype | None = None) -> LayerKV | Skipped:
+    """One cache entry, in ``dtype`` or its own 16-bit one; not evaluated yet."""
+    name = type(entry).__name__
+    if reason := _reason_to_skip(entry):
+        return Skipped(index, name, getattr(entry, "nbytes", 0), reason)
+    if dtype is None:
+        dtype = entry.keys.dtype if entry.keys.dtype.size == 2 else mx.float16
+    keys, values = (x[0].astype(dtype) for x in _READERS[name](entry))
+    window, sinks = (getattr(entry, name, 0) for name in ("max_size", "keep"))
+    return LayerKV(index, name, keys, values, entry.offset, window, sinks)
+
+
+@dataclass
+class CacheFile:
+    """A prompt-cache file of mlx-lm, opened: arrays are read when they are evaluated."""
+
+    path: Path
+    entries: list[Any]
+    metadata: dict[str, str]
+
+    @classmethod
+    def open(cls, path: Path) -> CacheFile:
+        """Open a file that the installed mlx-lm can load.
+
+        Raises:
+            InputError: it cannot.
+        """
+        from mlx_lm.models.cache import load_prompt_cache
+
+        if not path.is_file():
+            raise InputError(f"there is no prompt cache '{path}'", "check the path")
+        try:
+            entries, metadata = load_prompt_cache(str(path), return_metadata=True)
+        except Exception as error:  # mlx and mlx-lm raise whatever comes
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise InputError(
+                f"'{path}' is not a prompt cache that the installed mlx-lm loads ({reason})",
+                "files of mlx-lm before 0.32 have another layout",
+            ) from error
+        return cls(path, entries, metadata if isinstance(metadata, dict) else {})
+
+    def layers(self) -> Iterator[LayerKV]:
+        """Entry by entry; each is let go when the next is asked for.
+
+        Raises:
+            InputError: an entry is of a class that cannot be read.
+        """
+        for index in range(len(self.entries)):
+            found = read_entry(index, self.entries[index])
+            self.entries[index] = None
+            if isinstance(found, Skipped):
+                raise InputError(
+                    f"entry {index} of '{self.path}' ({found.cache}) cannot be packed: "
+                    f"{found.reason}",
+                    "only caches of KVCache and RotatingKVCache entries can",
+                )
+            yield found
+
+
+def make_cache(layers: Iterable[LayerKV]) -> list[Any]:
+    """A live mlx-lm prompt cache that goes on where the layers end."""
+    from mlx_lm.models.cache import KVCache, RotatingKVCache
+
+    cache: list[Any] = []
+    for kv in layers:
+        if kv.window:
+            entry = RotatingKVCache(kv.window, kv.sinks)
+            entry._idx = kv.keys.shape[1]
+        else:
+            entry = KVCache()
+        entry.keys, entry.values = kv.keys[None], kv.values[None]
+        entry.offset = kv.tokens_seen
+        cache.append(entry)
+    return cache
+
+
+def save_cache(path: Path, cache: list[Any], metadata: dict[str, str]) -> None:
+    """Write a prompt cache in the installed mlx-lm's layout, complete or not at all.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    from mlx_lm.models.cache import save_prompt_cache
+
+    draft = path.resolve().with_name(f".{path.name}.{secrets.token_hex(4)}.safetensors")
+    try:
+        save_prompt_cache(str(draft), cache, metadata)
+        os.replace(draft, path.resolve())
+    except (OSError, RuntimeError) as error:
+        raise OutputError(f"'{path}' cannot be written: {error}", "choose another place") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink()
 
 
 def _reason_to_skip(entry: Any) -> str:

@@ -34,6 +34,7 @@ class Model:
     Attributes:
         id: name that was asked for.
         source: "bundled", "gguf", "folder" or "hub".
+        path: folder or hub id that mlx-lm loads.
         network: the mlx-lm module.
         tokenizer: mlx-lm's tokenizer wrapper.
         config: its config.json.
@@ -43,6 +44,7 @@ class Model:
 
     id: str
     source: str
+    path: str
     network: Any
     tokenizer: Any
     config: dict[str, Any]
@@ -153,7 +155,7 @@ def load_model(
     if on_cpu():  # 16-bit products are no faster there, and some do not exist
         network.set_dtype(mx.float32)
         own = mx.float32
-    return Model(model_id, source, network, tokenizer, config, dtype, own, notices)
+    return Model(model_id, source, path, network, tokenizer, config, dtype, own, notices)
 
 
 def context_of(config: dict[str, Any]) -> int | None:

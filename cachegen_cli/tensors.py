@@ -24,6 +24,7 @@ from cachegen_cli.quantize import (
     parameter_bytes,
     quantize_to_codes_batched,
     restore,
+    stored_parameters,
     wide_groups,
 )
 from cachegen_cli.results import Settings, TensorResult
@@ -76,6 +77,19 @@ class Tensor:
         codes = self.codes.reshape(self.heads * self.dim, -1)
         return choose(codes, self.bits, delta=self.settings.delta, counted=self.histograms)
 
+    @property
+    def n_groups(self) -> int:
+        """Groups of tokens in each head."""
+        return self.stream.codes.shape[1] if self.stream is not None else 0
+
+    def stored_parameters(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """(scale, zero), each [H, n_groups, D], as a decoder gives them back."""
+        if self.stream is None:
+            empty = np.zeros((self.heads, 0, self.dim), np.float32)
+            return empty, empty
+        scale, zero = (np.asarray(x)[:, :, 0] for x in stored_parameters(self.stream))
+        return scale, zero
+
     def restored(self, dtype: mx.Dtype) -> mx.array:
         """[H, T, D] as a decoder gives it back."""
         parts = [self.kept[:, : self.first], self.kept[:, self.first :]]
@@ -110,6 +124,7 @@ class Tensor:
             delta=use_delta,
             symbol_model=fit.name,
             coded_delta=fit.delta,
+            tokens_to_pay=self.choice.tokens_to_pay,
             elements=self.heads * self.tokens * self.dim,
             parameter_bytes=own + wide,
             kept_bytes=kept_bytes,

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.errors import InputError
+from cachegen_cli.quantize import MAX_FLOAT16
 
 # stream bytes, parameter bytes, kept bytes, 1 where some groups' parameters are float32
 _HEADER = struct.Struct("<IIII")
 SECTION_BYTES = _HEADER.size
-MAX_FLOAT16 = 65504.0
 
 Floats = npt.NDArray[np.float32]
 

@@ -33,11 +33,20 @@ _NAMES = dict(enumerate(MODELS))
 
 @dataclass(frozen=True)
 class Choice:
-    """The model that codes a tensor in the fewest bytes, by upper bounds."""
+    """The model that codes a tensor in the fewest bytes, by upper bounds.
+
+    Attributes:
+        fit: the fitted model.
+        bits: code width.
+        shape: (channels, tokens).
+        tokens_to_pay: where plain packing won, tokens from which the best model's tables would
+            pay, if payload grew with the tokens and tables did not: an estimate.
+    """
 
     fit: Fit
     bits: int
     shape: tuple[int, int]
+    tokens_to_pay: int | None = None
 
     @property
     def predicted_bytes(self) -> int:
@@ -68,13 +77,11 @@ def choose(
     if codes.ndim != 2 or codes.dtype != np.uint8:
         raise UsageError(f"expected uint8 codes [C, T], got {codes.dtype} {codes.shape}")
     channels, tokens = codes.shape
-    best: Fit | None = Plain.fit(channels, tokens, bits) if model in ("auto", "plain") else None
+    plain = Plain.fit(channels, tokens, bits) if model in ("auto", "plain") else None
+    best: Fit | None = None  # of the models with tables
     if codes.size and model != "plain":
-        ways = [
-            s
-            for s in statistics(codes, bits, counted)
-            if delta == "auto" or (delta == "on") == s.delta
-        ]
+        both = statistics(codes, bits, counted)
+        ways = [stats for stats in both if delta == "auto" or (delta == "on") == stats.delta]
         for stats in sorted(ways, key=lambda s: s.ideal_bytes):
             for kind in _KINDS:
                 if model not in ("auto", kind.name):
@@ -84,9 +91,16 @@ def choose(
                 fit = kind.fit(stats)
                 if fit is not None and (best is None or _total(fit) < _total(best)):
                     best = fit
+    if plain and (best is None or _total(plain) <= _total(best)):
+        return Choice(plain, bits, (channels, tokens), _tokens_to_pay(plain, best, tokens))
     if best is None:
         raise UsageError(f"model '{model}' does not apply to codes {codes.shape}", "take auto")
     return Choice(best, bits, (channels, tokens))
+
+
+def _tokens_to_pay(plain: Fit, best: Fit | None, tokens: int) -> int | None:
+    saved = plain.payload_bytes - best.payload_bytes if best else 0
+    return -(-tokens * best.table_bytes // saved) if best and saved > 0 else None
 
 
 def _total(fit: Fit) -> int:

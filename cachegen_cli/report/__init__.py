@@ -12,7 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from cachegen_cli.report.views import Column, Row, view
+from cachegen_cli.report.columns import Column, Row
+from cachegen_cli.report.views import view
 from cachegen_cli.results import Result, to_json
 
 _UNLIMITED = 10_000  # columns; a number is never cut, a terminal may wrap the line

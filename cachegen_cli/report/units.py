@@ -17,14 +17,16 @@ def si_bytes(count: int | None) -> str:
     return f"{size:.{digits}f} {units[0]}"
 
 
-def percent(fraction: float) -> str:
+def percent(fraction: float | None) -> str:
     """0.0341 -> "3.4 %"."""
+    if fraction is None:
+        return "-"
     return f"{100 * fraction:.1f} %"
 
 
-def bits(value: float) -> str:
+def bits(value: float | None) -> str:
     """Bits an element with two decimals."""
-    return f"{value:.2f}"
+    return "-" if value is None else f"{value:.2f}"
 
 
 def error(value: float) -> str:

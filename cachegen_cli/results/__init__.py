@@ -4,6 +4,7 @@ Bytes are integers, ratios fractions of 1. Derived numbers stand in the JSON too
 derived again when it is read. Knows neither MLX nor a terminal.
 """
 
+from cachegen_cli.results.files import LayerCheck, PackedFile, PackedFiles, Verification
 from cachegen_cli.results.kinds import (
     KINDS,
     SCHEMA,
@@ -30,12 +31,15 @@ __all__ = [
     "SCHEMA",
     "Analysis",
     "Bytes",
+    "LayerCheck",
     "LayerResult",
     "Measurement",
     "ModelInfo",
     "ModelList",
     "ModelRow",
     "Notice",
+    "PackedFile",
+    "PackedFiles",
     "PromptInfo",
     "Result",
     "Run",
@@ -43,6 +47,7 @@ __all__ = [
     "Skipped",
     "Sweep",
     "TensorResult",
+    "Verification",
     "from_json",
     "to_json",
     "total",

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from cachegen_cli.errors import InputError
+from cachegen_cli.results.files import PackedFile, PackedFiles, Verification
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.run import Run
 from cachegen_cli.results.sizes import Measurement
@@ -92,8 +93,10 @@ class ModelList:
         return cls(data["tool"], tuple(pick(ModelRow, m) for m in data["models"]))
 
 
-Result = Analysis | Sweep | ModelList
-KINDS: dict[str, type[Result]] = {kind.kind: kind for kind in (Analysis, Sweep, ModelList)}
+Result = Analysis | Sweep | ModelList | PackedFile | PackedFiles | Verification
+KINDS: dict[str, type[Result]] = {
+    kind.kind: kind for kind in (Analysis, Sweep, ModelList, PackedFile, PackedFiles, Verification)
+}
 
 
 def to_json(result: Result) -> str:

@@ -124,12 +124,15 @@ class TensorResult(Bytes):
         delta: whether the estimate is of token deltas.
         symbol_model: what codes the tensor in the fewest bytes (`coding.models`).
         coded_delta: whether that codes token deltas.
+        tokens_to_pay: where plain packing won, the tokens from which tables would pay: an
+            estimate from the same counts; None where they pay already, or never would.
     """
 
     bits: int
     delta: bool
     symbol_model: str | None = None
     coded_delta: bool | None = None
+    tokens_to_pay: int | None = None
 
 
 @dataclass(frozen=True)

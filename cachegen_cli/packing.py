@@ -1,0 +1,299 @@
+"""Prompt caches to .cgkv files and back, layer by layer."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from cachegen_cli import __version__
+from cachegen_cli.analysis import check, quantized, widths
+from cachegen_cli.captures import Capture
+from cachegen_cli.coding.container import VERSION, Reader, Writer, coder_version
+from cachegen_cli.coding.sections import Section
+from cachegen_cli.coding.streams import HEADER_BYTES, decode
+from cachegen_cli.device import mx
+from cachegen_cli.errors import InputError, OutputError
+from cachegen_cli.kvcache import CacheFile, LayerKV, make_cache, save_cache
+from cachegen_cli.progress import Progress, no_progress
+from cachegen_cli.quantize import CodeStream, restore
+from cachegen_cli.results import LayerResult, Measurement, PackedFile, Settings, TensorResult
+from cachegen_cli.results.picking import pick
+from cachegen_cli.tensors import Tensor
+
+
+def pack(
+    source: Capture | CacheFile | Path | str,
+    path: Path | str,
+    settings: Settings | None = None,
+    *,
+    with_tokens: bool = True,
+    progress: Progress = no_progress,
+) -> PackedFile:
+    """Quantize and code a KV cache into a .cgkv file, which appears complete or not at all.
+
+    Args:
+        source: a capture, or a prompt-cache file of mlx-lm (opened, or its path).
+        path: where to write; an existing file is replaced.
+        settings: how to quantize; 4 bits in groups of 32 by default.
+        with_tokens: keep the prompt's token ids, where they are known, in the header.
+        progress: called with (stage, done, of).
+
+    Raises:
+        InputError: entries that cannot be packed, or values that are not finite.
+        OutputError: the file cannot be written.
+        UsageError: impossible settings.
+    """
+    settings = settings or Settings()
+    check(settings)
+    if isinstance(source, Path | str):
+        source = CacheFile.open(Path(source))
+    if isinstance(source, Capture):
+        if source.skipped:
+            first = source.skipped[0]
+            raise InputError(
+                f"cache entry {first.entry} ({first.cache}) cannot be packed: {first.reason}",
+                "only caches of KVCache and RotatingKVCache entries can",
+            )
+        layers: Iterable[LayerKV] = source.layers
+        n_layers, tokens = len(source.layers), list(source.tokens)
+    else:
+        layers, n_layers, tokens = source.layers(), len(source.entries), []
+    path = Path(path)
+    draft = path.resolve().with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("xb") as file:
+            writer = Writer(file)
+            found = list(_write_layers(writer, layers, n_layers, settings, progress))
+            if not found:
+                raise InputError("the cache has no entries, so there is nothing to pack")
+            header = {
+                "format": "cgkv",
+                "version": VERSION,
+                "tool": __version__,
+                "coder": coder_version(),
+                "settings": asdict(settings),
+                "metadata": dict(source.metadata),
+                "tokens": tokens if with_tokens else [],
+                "layers": found,
+            }
+            size = writer.finish(header)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path.resolve())
+    except OSError as error:
+        raise OutputError(
+            f"'{path}' cannot be written: {error.strerror}", "choose another place"
+        ) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+    return _packed_file("pack", str(path), header, size)
+
+
+def unpack(path: Path | str, target: Path | str, *, progress: Progress = no_progress) -> PackedFile:
+    """Write a .cgkv file's cache as a prompt cache for the installed mlx-lm.
+
+    Raises:
+        InputError: the file is damaged or was not written by `pack`.
+        OutputError: the target cannot be written.
+    """
+    reader = Reader.open(Path(path))
+    cache = make_cache(read_layers(reader, progress))
+    metadata = {str(k): str(v) for k, v in reader.header["metadata"].items()}
+    if tokens := reader.header.get("tokens"):
+        metadata["tokens"] = " ".join(map(str, tokens))
+    save_cache(Path(target), cache, metadata)
+    return _packed_file("unpack", str(path), reader.header, reader.file_bytes)
+
+
+def load_packed(path: Path | str, model: Any = None) -> list[Any]:
+    """A .cgkv file's cache as a live mlx-lm prompt cache, without a file between.
+
+    Args:
+        path: the file.
+        model: the mlx-lm model that will go on from it, to check that its cache has as
+            many entries; None to skip the check.
+
+    Returns:
+        A list of mlx-lm caches; entry i holds keys and values [1, n_kv_heads, tokens,
+        head_dim] in the model's 16-bit dtype.
+
+    Raises:
+        InputError: the file is damaged, or its layers are not the model's.
+    """
+    reader = Reader.open(Path(path))
+    if model is not None:
+        from mlx_lm.models.cache import make_prompt_cache
+
+        expected, held = len(make_prompt_cache(model)), len(reader.header["layers"])
+        if expected != held:
+            raise InputError(
+                f"'{path}' holds {held} layers and the model's cache has {expected} entries",
+                "take the model that the file was packed from",
+            )
+    return make_cache(read_layers(reader))
+
+
+def inspect(path: Path | str) -> PackedFile:
+    """What a .cgkv file's header says, without decoding anything.
+
+    Raises:
+        InputError: not such a file, or its header is damaged.
+    """
+    reader = Reader.open(Path(path))
+    return _packed_file("inspect", str(path), reader.header, reader.file_bytes)
+
+
+def read_layers(reader: Reader, progress: Progress = no_progress) -> Iterator[LayerKV]:
+    """Decode a file layer by layer, after checking that all of them fit into memory.
+
+    Raises:
+        InputError: a section is damaged, or does not fit the header.
+    """
+    header = reader.header
+    _check_memory(reader)
+    for index, layer in enumerate(header["layers"]):
+        progress("unpack", index, len(header["layers"]))
+        keys, values = (
+            _restored(reader.section(index, name), layer, name) for name in ("keys", "values")
+        )
+        mx.eval(keys, values)
+        yield LayerKV(
+            layer["layer"], layer["cache"], keys, values,
+            layer["tokens_seen"], layer["window"], layer["sinks"],
+        )  # fmt: skip
+    progress("unpack", len(header["layers"]), len(header["layers"]))
+
+
+def _write_layers(
+    writer: Writer, layers: Iterable[LayerKV], n_layers: int, settings: Settings, progress: Progress
+) -> Iterator[dict[str, Any]]:
+    key_bits, value_bits = widths(settings, n_layers)
+    for done, kv in enumerate(layers):
+        progress("pack", done, n_layers)
+        tensors = quantized(kv, key_bits[done], value_bits[done], settings)
+        entries = {
+            name: _write_tensor(writer, tensor)
+            for name, tensor in zip(("keys", "values"), tensors, strict=True)
+        }
+        yield {
+            "layer": kv.layer,
+            "cache": kv.cache,
+            "heads": kv.keys.shape[0],
+            "tokens": kv.keys.shape[1],
+            "tokens_seen": kv.tokens_seen,
+            "window": kv.window,
+            "sinks": kv.sinks,
+            "dtype": str(kv.keys.dtype).removeprefix("mlx.core."),
+        } | entries
+    progress("pack", n_layers, n_layers)
+
+
+def _write_tensor(writer: Writer, tensor: Tensor) -> dict[str, Any]:
+    section = tensor.section()
+    return writer.add(section) | {
+        "dim": tensor.dim,
+        "bits": tensor.bits,
+        "group_size": tensor.settings.group_size,
+        "kept_first": tensor.first,
+        "kept_last": tensor.kept.shape[1] - tensor.first,
+        "sizes": asdict(actual(tensor.result(), section)),
+    }
+
+
+def actual(predicted: TensorResult, section: Section) -> TensorResult:
+    """A tensor's sizes with what was written in the place of what was predicted."""
+    table_bytes = int.from_bytes(section.stream[HEADER_BYTES - 8 : HEADER_BYTES - 4], "little")
+    return replace(
+        predicted,
+        table_bytes=table_bytes,
+        payload_bytes=len(section.stream) - HEADER_BYTES - table_bytes,
+    )
+
+
+def _restored(section: Section, layer: dict[str, Any], name: str) -> mx.array:
+    """A tensor [H, T, D] from its section.
+
+    Raises:
+        InputError: the section does not fit the header.
+    """
+    heads, tokens, place = layer["heads"], layer["tokens"], layer[name]
+    dim, first, last = place["dim"], place["kept_first"], place["kept_last"]
+    coded = tokens - first - last
+    label = f"layer {layer['layer']}'s {name}"
+    try:
+        codes = decode(section.stream)
+        if coded < 0 or codes.shape != (heads * dim, coded):
+            raise InputError(f"hold {codes.shape} codes where the header has another shape")
+        kept = section.read_kept(heads, first + last, dim)
+        n_groups = -(-coded // place["group_size"])
+        scale, zero = section.read_parameters(heads, n_groups, dim)
+    except InputError as error:
+        raise InputError(f"{label}: {error.message}", "the file is damaged") from error
+    dtype = getattr(mx, layer["dtype"])
+    edges = mx.array(kept).view(dtype)
+    if not coded:
+        return edges
+    rows = mx.array(codes.reshape(heads, dim, coded)).swapaxes(1, 2).astype(mx.float32)
+    padding = n_groups * place["group_size"] - coded
+    groups = mx.pad(rows, [(0, 0), (0, padding), (0, 0)]).reshape(heads, n_groups, -1, dim)
+    stream = CodeStream(
+        groups, mx.array(scale)[:, :, None], mx.array(zero)[:, :, None], coded, place["bits"]
+    )
+    return mx.concatenate(
+        [edges[:, :first], restore(stream).astype(dtype), edges[:, first:]], axis=1
+    )
+
+
+def _check_memory(reader: Reader) -> None:
+    """Refuse a file whose decoded tensors would not fit into free memory."""
+    needed = sum(
+        2 * layer["heads"] * layer["tokens"] * layer[name]["dim"]
+        for layer in reader.header["layers"]
+        for name in ("keys", "values")
+    )
+    free = _free_memory()
+    if free is not None and needed > free:
+        raise InputError(
+            f"'{reader.path}' holds {needed} bytes of 16-bit values and {free} bytes are free",
+            "unpack it on a machine with more memory",
+        )
+
+
+def _free_memory() -> int | None:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not a name that macOS knows
+        limit = mx.device_info().get("max_recommended_working_set_size")
+        return int(limit) if limit else None
+
+
+def _packed_file(action: str, path: str, header: dict[str, Any], size: int) -> PackedFile:
+    try:
+        layers = tuple(
+            LayerResult(
+                layer["layer"], layer["cache"], layer["tokens"], layer["tokens_seen"],
+                pick(TensorResult, layer["keys"]["sizes"]),
+                pick(TensorResult, layer["values"]["sizes"]),
+            )
+            for layer in header["layers"]
+        )  # fmt: skip
+        measured = Measurement(pick(Settings, header["settings"]), layers)
+        return PackedFile(
+            action=action,
+            file=path,
+            tool={"name": "cachegen", "version": header["tool"], "coder": header["coder"]},
+            metadata={str(k): str(v) for k, v in header["metadata"].items()},
+            prompt_tokens=len(header.get("tokens") or []),
+            container_bytes=size,
+            measurement=measured,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"the header of '{path}' lacks what it must hold: {error}", "get the file again"
+        ) from error

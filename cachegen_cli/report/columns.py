@@ -1,0 +1,182 @@
+"""Tables as data: columns, rows, and the ones that several results share.
+
+A cell holds the raw number under its column's key; only the human formats round it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cachegen_cli.report.units import bits, error, percent, si_bytes, whole
+from cachegen_cli.results import Bytes, Measurement, Run, Settings
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: ``key`` names its cells, ``show`` writes one for people.
+
+    Text may be folded where ``folds`` says so; nothing else is ever cut or wrapped.
+    """
+
+    key: str
+    header: str
+    show: Callable[[Any], str] = str
+    left: bool = False
+    folds: bool = False
+
+
+@dataclass(frozen=True)
+class View:
+    """A table with a title above, totals at its foot and sentences below."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    totals: Sequence[Row] = ()
+    notes: Sequence[str] = ()
+
+
+def yes_no(value: bool | None) -> str:
+    """For a choice; "" where it does not apply."""
+    return "" if value is None else "yes" if value else "no"
+
+
+RAW = Column("raw_bytes", "16-bit", si_bytes)
+FIXED = Column("fixed_bytes", "fixed", si_bytes)
+CODED = Column("coded_bytes", "coded", si_bytes)
+CODED_SAVING = Column("coded_saving", "saving", percent)
+BYTES = (
+    RAW,
+    FIXED,
+    Column("entropy_bytes", "entropy", si_bytes),
+    Column("entropy_saving", "saving", percent),
+    CODED,
+    CODED_SAVING,
+)
+PARTS = (
+    Column("payload_bytes", "payload", si_bytes),
+    Column("table_bytes", "tables", si_bytes),
+    Column("parameter_bytes", "params", si_bytes),
+    Column("header_bytes", "header", si_bytes),
+    Column("kept_bytes", "kept", si_bytes),
+)
+ESTIMATES = (
+    Column("raw_channel_bytes", "raw/chan", si_bytes),
+    Column("raw_pooled_bytes", "raw/pool", si_bytes),
+    Column("delta_channel_bytes", "delta/chan", si_bytes),
+    Column("delta_pooled_bytes", "delta/pool", si_bytes),
+)
+BITS_PER_ELEMENT = Column("coded_bits_per_element", "bits/el", bits)
+ERROR = Column("relative_rms_error", "rms error", error)
+COUNTED = (
+    "16-bit: 2 bytes an element. fixed: codes at their width + parameters. entropy: Shannon "
+    "estimate of the codes without probability tables + parameters. coded: what a file holds, "
+    "payload + tables + parameters + headers. saving: 1 - entropy/fixed and 1 - coded/fixed. "
+    "bits/el: coded bytes an element, in bits."
+)
+PARTS_COUNTED = (
+    "raw or delta, chan or pool: estimate of the codes or of their token deltas, with one "
+    "distribution a head and channel or one a head. model: what codes the tensor in the fewest "
+    "bytes, +d on token deltas. rms error: relative to the 16-bit values."
+)
+
+
+def by_layer(measured: Measurement) -> tuple[list[Column], list[Row], list[Row]]:
+    """Columns, rows and totals of keys and values together."""
+    columns = [
+        Column("layer", "layer"),
+        *BYTES,
+        Column("key_bits_per_element", "K bits/el", bits),
+        Column("value_bits_per_element", "V bits/el", bits),
+    ]
+
+    def row(label: Any, both: Bytes, keys: Bytes, values: Bytes) -> Row:
+        return both.to_json() | {
+            "layer": label,
+            "key_bits_per_element": keys.coded_bits_per_element,
+            "value_bits_per_element": values.coded_bits_per_element,
+        }
+
+    rows = [row(la.layer, la.total, la.keys, la.values) for la in measured.layers]
+    return columns, rows, [row("total", measured.totals, measured.keys, measured.values)]
+
+
+def by_tensor(measured: Measurement) -> tuple[list[Column], list[Row], list[Row]]:
+    """Columns, rows and totals of every tensor, with all that is known of it."""
+    columns = [
+        Column("layer", "layer"),
+        Column("tensor", "tensor", left=True),
+        Column("cache", "cache", left=True),
+        Column("tokens", "tokens"),
+        Column("bits", "bits"),
+        RAW,
+        FIXED,
+        *ESTIMATES,
+        Column("delta", "delta", yes_no),
+        Column("entropy_bytes", "entropy", si_bytes),
+        Column("entropy_saving", "saving", percent),
+        *PARTS,
+        Column("symbol_model", "model", left=True),
+        Column("coded_delta", "+d", yes_no),
+        CODED,
+        CODED_SAVING,
+        BITS_PER_ELEMENT,
+        ERROR,
+    ]
+    rows = [
+        tensor.to_json()
+        | {"layer": la.layer, "tensor": name, "cache": la.cache, "tokens": la.tokens}
+        for la in measured.layers
+        for name, tensor in (("keys", la.keys), ("values", la.values))
+    ]
+    blank = dict.fromkeys(("tokens", "bits", "delta", "symbol_model", "coded_delta"))
+    totals = [
+        part.to_json() | blank | {"layer": "total", "tensor": name, "cache": ""}
+        for name, part in (
+            ("keys", measured.keys), ("values", measured.values), ("both", measured.totals)
+        )
+    ]  # fmt: skip
+    return columns, rows, totals
+
+
+def title_of(run: Run, settings: Settings, grid: bool = False) -> str:
+    """Model, prompt and settings; without the widths where rows have their own."""
+    model, prompt = run.model, run.prompt
+    shape = f"{model.layers} layers x {whole(model.kv_heads)} KV heads x {whole(model.head_dim)}"
+    parts = [
+        f"{model.id} ({model.source}, {model.dtype})",
+        f"{prompt.tokens} tokens ({prompt.source})",
+        shape,
+    ]
+    return ", ".join([*parts, *_settings_parts(settings, grid)])
+
+
+def settings_of(settings: Settings) -> str:
+    """Widths, groups and what is not as usual."""
+    return ", ".join(_settings_parts(settings))
+
+
+def _settings_parts(settings: Settings, grid: bool = False) -> list[str]:
+    parts = []
+    if not grid:
+        parts.append(
+            f"K{settings.key_bits} V{settings.value_bits}, groups of {settings.group_size}"
+        )
+    if settings.schedule != "uniform":
+        parts.append("fewer bits in deeper layers")
+    if settings.keep_first or settings.keep_last:
+        parts.append(f"first {settings.keep_first} and last {settings.keep_last} tokens kept")
+    return parts
+
+
+def skipped_notes(run: Run) -> list[str]:
+    """A sentence for each cache entry that is not in the figures."""
+    return [
+        f"Cache entry {s.entry} ({s.cache}, {si_bytes(s.bytes)}) is not in these figures: "
+        f"{s.reason}."
+        for s in run.skipped
+    ]

@@ -1,0 +1,104 @@
+"""What is shown of packed files and of verification."""
+
+from __future__ import annotations
+
+from cachegen_cli.report.columns import (
+    COUNTED,
+    PARTS_COUNTED,
+    Column,
+    View,
+    by_layer,
+    by_tensor,
+    settings_of,
+    skipped_notes,
+    title_of,
+)
+from cachegen_cli.report.units import percent, si_bytes
+from cachegen_cli.results import PackedFile, PackedFiles, Verification
+
+
+def file_view(result: PackedFile, wide: bool) -> View:
+    """A row a layer, or a row a tensor, of what is in a file."""
+    measured = result.measurement
+    columns, rows, totals = by_tensor(measured) if wide else by_layer(measured)
+    both = measured.totals
+    metadata = ", ".join(f"{k} {v}" for k, v in result.metadata.items() if len(v) <= 60)
+    notes = [
+        f"{result.file}: {si_bytes(result.container_bytes)}, of which the header takes "
+        f"{si_bytes(result.container_header_bytes)}; 16-bit {si_bytes(both.raw_bytes)}, "
+        f"{both.raw_bytes / result.container_bytes:.2f} times as much. "
+        f"{result.prompt_tokens or 'No'} token ids in it.",
+        f"Written by cachegen {result.tool.get('version')} with constriction "
+        f"{result.tool.get('coder')}" + (f"; {metadata}." if metadata else "."),
+        COUNTED,
+    ]
+    if wide:
+        notes.append(PARTS_COUNTED)
+    return View(settings_of(measured.settings), columns, rows, totals, notes)
+
+
+def files_view(result: PackedFiles) -> View:
+    """A row a file."""
+    columns = (
+        Column("file", "file", left=True, folds=True),
+        Column("raw_bytes", "16-bit", si_bytes),
+        Column("fixed_bytes", "fixed", si_bytes),
+        Column("coded_bytes", "coded", si_bytes),
+        Column("container_bytes", "in all", si_bytes),
+        Column("coded_saving", "saving", percent),
+    )
+    rows = [
+        packed.measurement.totals.to_json()
+        | {"file": packed.file, "container_bytes": packed.container_bytes}
+        for packed in result.files
+    ]
+    return View(f"{len(rows)} files", columns, rows)
+
+
+def verification_view(result: Verification) -> View:
+    """A line a layer, then whether it pays."""
+    columns = (
+        Column("layer", "layer"),
+        Column("cache", "cache", left=True),
+        Column("symbol_models", "models of K and V", left=True),
+        Column("predicted_bytes", "predicted", si_bytes),
+        Column("actual_bytes", "actual", si_bytes),
+        Column("verdict", "verdict", left=True),
+        Column("failure", "", left=True),
+    )
+    failed = sum(check.failure != "" for check in result.checks)
+    return View(
+        title_of(result.run, result.settings),
+        columns,
+        [vars(check) | {"verdict": check.verdict} for check in result.checks],
+        notes=[
+            f"{failed} of {len(result.checks)} layers FAIL."
+            if failed
+            else f"PASS: all {len(result.checks)} layers came back, in no more bytes than "
+            "predicted.",
+            _whether_it_pays(result),
+            *skipped_notes(result.run),
+        ],
+    )
+
+
+def _whether_it_pays(result: Verification) -> str:
+    timing = result.run.timing
+    measured = (
+        f"16-bit {si_bytes(result.raw_bytes)}, fixed width {si_bytes(result.fixed_bytes)}, coded "
+        f"{si_bytes(result.coded_bytes)}: encoded in {timing['encode_seconds']:.2f} s, decoded in "
+        f"{timing['decode_seconds']:.2f} s."
+    )
+    below, above = result.load_below_bytes_per_second, result.load_above_bytes_per_second
+    if below is None:
+        return f"{measured} The coded cache cannot take the place of 16 bits."
+    again = (
+        "but never beats reading the prompt again"
+        if above is None
+        else f"and beats reading the prompt again ({timing['prefill_seconds']:.1f} s) above "
+        f"{si_bytes(round(above))}/s"
+    )
+    return (
+        f"{measured} Loading the coded cache beats loading 16 bits below "
+        f"{si_bytes(round(below))}/s, {again}."
+    )
