@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.coding import shapes
+from cachegen_cli.coding.blocks import block_frequencies, block_length, join, split
 from cachegen_cli.coding.ranges import (
     categorical,
     code_length,
@@ -28,7 +29,7 @@ from cachegen_cli.coding.ranges import (
     stream_bytes,
     words,
 )
-from cachegen_cli.coding.statistics import Statistics, segment_length
+from cachegen_cli.coding.statistics import Statistics, segment_blocks
 from cachegen_cli.coding.tables import TableSet, decode_tables, frequencies, weights
 
 Symbols = npt.NDArray[np.integer[Any]]
@@ -86,16 +87,22 @@ class Pooled(_TableFit):
 
     def payload(self, symbols: Symbols) -> bytes:
         """The symbols [C, T], coded."""
+        row = frequencies(self.table_set.rows[0])
+        blocks, rest = split(symbols, self.n_symbols)
         coder = encoder()
-        coder.encode(symbols.astype(np.int32).ravel(), _model(self.table_set.rows[0]))
+        coder.encode(blocks.ravel(), _independent(row))
+        coder.encode(rest.astype(np.int32).ravel(), categorical(row))
         return words(coder)
 
     @staticmethod
     def decode(tables: bytes, payload: bytes, channels: int, tokens: int, n: int) -> Symbols:
         """The symbols [C, T] of a stream's tables and payload."""
-        [row] = decode_tables(tables, 1, n, False)
-        found: Symbols = decoder(payload).decode(_model(row), channels * tokens)
-        return found.reshape(channels, tokens)
+        row = frequencies(decode_tables(tables, 1, n, False)[0])
+        blocks, rest = divmod(tokens, block_length(n))
+        coder = decoder(payload)
+        found = coder.decode(_independent(row), channels * blocks).reshape(channels, blocks)
+        left = coder.decode(categorical(row), channels * rest).reshape(channels, rest)
+        return join(found, left, n)
 
 
 class Channel(_TableFit):
@@ -116,7 +123,7 @@ class Channel(_TableFit):
         """The symbols [C, T], coded."""
         coder = encoder()
         for row, channel in zip(self.table_set.rows[1:], symbols.astype(np.int32), strict=True):
-            coder.encode(channel, _model(row))
+            coder.encode(channel, categorical(frequencies(row)))
         return words(coder)
 
     @staticmethod
@@ -124,7 +131,7 @@ class Channel(_TableFit):
         """The symbols [C, T] of a stream's tables and payload."""
         rows = decode_tables(tables, channels + 1, n, False)
         coder = decoder(payload)
-        return np.stack([coder.decode(_model(row), tokens) for row in rows[1:]])
+        return np.stack([coder.decode(categorical(row), tokens) for row in frequencies(rows[1:])])
 
 
 @dataclass
@@ -200,37 +207,66 @@ class Context(_TableFit):
 
     def payload(self, symbols: Symbols) -> bytes:
         """The symbols [C, T], coded."""
-        models = _Lazily(self.table_set.rows)
+        models = _Contexts(self.table_set.rows)
+        blocks, rest = split(symbols, self.n_symbols)
         coder = encoder()
-        lanes, active = _lanes(symbols)
-        coder.encode(lanes[0], models[0])
-        for step in range(1, len(lanes)):
+        channels, tokens = symbols.shape
+        lanes, active = _lanes(blocks, segment_blocks(channels, tokens, self.n_symbols))
+        for step in range(len(lanes)):
+            if step == 0:
+                coder.encode(lanes[0], models.block(0))
+                continue
             n = active[step]
-            order, bounds = _by_context(lanes[step - 1, :n], self.n_symbols)
+            order, bounds = _by_context(lanes[step - 1, :n] % self.n_symbols, self.n_symbols)
             current = lanes[step, :n][order]
-            for context, (start, end) in bounds:
-                coder.encode(current[start:end], models[context + 1])
+            for context, start, end in bounds:
+                coder.encode(current[start:end], models.block(context + 1))
+        previous = blocks[:, -1] % self.n_symbols if blocks.size else None
+        for column in rest.astype(np.int32).T:
+            if previous is None:
+                coder.encode(np.ascontiguousarray(column), models.single(0))
+            else:
+                order, bounds = _by_context(previous, self.n_symbols)
+                current = column[order]
+                for context, start, end in bounds:
+                    coder.encode(current[start:end], models.single(context + 1))
+            previous = column
         return words(coder)
 
     @staticmethod
     def decode(tables: bytes, payload: bytes, channels: int, tokens: int, n: int) -> Symbols:
         """The symbols [C, T] of a stream's tables and payload."""
-        models = _Lazily(decode_tables(tables, n + 1, n, True))
+        models = _Contexts(decode_tables(tables, n + 1, n, True))
         coder = decoder(payload)
-        length = segment_length(channels, tokens)
-        segments = -(-tokens // length)
-        lanes = np.zeros((min(length, tokens), segments * channels), np.int32)
-        active = _active(channels, tokens)
-        lanes[0] = coder.decode(models[0], segments * channels)
-        for step in range(1, len(lanes)):
-            count = active[step]
-            order, bounds = _by_context(lanes[step - 1, :count], n)
-            found = np.concatenate(
-                [coder.decode(models[context + 1], end - start) for context, (start, end) in bounds]
-            )
-            lanes[step, order] = found
+        n_blocks, n_rest = divmod(tokens, block_length(n))
+        length = segment_blocks(channels, tokens, n)
+        active = _active(channels, n_blocks, length)
+        segments = -(-n_blocks // length)
+        lanes = np.zeros((len(active), segments * channels), np.int32)
+        for step in range(len(active)):
+            if step == 0:
+                lanes[0] = coder.decode(models.block(0), segments * channels)
+                continue
+            order, bounds = _by_context(lanes[step - 1, : active[step]] % n, n)
+            lanes[step, order] = np.concatenate(
+                [coder.decode(models.block(context + 1), end - start)
+                 for context, start, end in bounds]
+            )  # fmt: skip
         by_segment = lanes.reshape(len(lanes), segments, channels).transpose(2, 1, 0)
-        return by_segment.reshape(channels, -1)[:, :tokens]
+        blocks = by_segment.reshape(channels, -1)[:, :n_blocks]
+        rest = np.zeros((n_rest, channels), np.int32)
+        previous = blocks[:, -1] % n if n_blocks else None
+        for step in range(n_rest):
+            if previous is None:
+                rest[step] = coder.decode(models.single(0), channels)
+            else:
+                order, bounds = _by_context(previous, n)
+                rest[step, order] = np.concatenate(
+                    [coder.decode(models.single(context + 1), end - start)
+                     for context, start, end in bounds]
+                )  # fmt: skip
+            previous = rest[step]
+        return join(blocks, rest.T, n)
 
 
 @dataclass
@@ -276,51 +312,59 @@ class Plain:
 MODELS: dict[str, Any] = {m.name: m for m in (Pooled, Channel, Shape, Context, Plain)}
 
 
-class _Lazily:
-    """Models of weight rows, each made when it is first used."""
+class _Contexts:
+    """Models of blocks and of single symbols by table row, each made when it is first used.
+
+    Row 0 is for symbols without context, row c + 1 for those behind the symbol c.
+    """
 
     def __init__(self, rows: Symbols) -> None:
-        self.rows = rows
-        self.made: dict[int, Any] = {}
+        self.table = frequencies(rows)
+        self.blocks: dict[int, Any] = {}
+        self.singles: dict[int, Any] = {}
 
-    def __getitem__(self, row: int) -> Any:
-        if row not in self.made:
-            self.made[row] = _model(self.rows[row])
-        return self.made[row]
+    def block(self, row: int) -> Any:
+        if row not in self.blocks:
+            self.blocks[row] = categorical(block_frequencies(self.table[row], self.table[1:]))
+        return self.blocks[row]
+
+    def single(self, row: int) -> Any:
+        if row not in self.singles:
+            self.singles[row] = categorical(self.table[row])
+        return self.singles[row]
 
 
-def _model(row: Symbols) -> Any:
-    return categorical(frequencies(row))
+def _independent(row: Symbols) -> Any:
+    """The model of blocks of independent symbols."""
+    return categorical(block_frequencies(row, np.broadcast_to(row, (len(row), len(row)))))
 
 
-def _active(channels: int, tokens: int) -> list[int]:
+def _active(channels: int, blocks: int, length: int) -> list[int]:
     """How many lanes are left at each step: the last segment of a channel may be shorter."""
-    length = segment_length(channels, tokens)
-    segments = -(-tokens // length)
-    last = tokens - (segments - 1) * length
-    steps = min(length, tokens)
+    segments = -(-blocks // length)
+    last = blocks - (segments - 1) * length
+    steps = min(length, blocks)
     return [channels * (segments if step < last else segments - 1) for step in range(steps)]
 
 
-def _lanes(symbols: Symbols) -> tuple[npt.NDArray[np.int32], list[int]]:
-    """Symbols [C, T] as [step, segment x channel], zeros where a segment has ended."""
-    channels, tokens = symbols.shape
-    length = segment_length(channels, tokens)
-    segments = -(-tokens // length)
+def _lanes(blocks: Symbols, length: int) -> tuple[npt.NDArray[np.int32], list[int]]:
+    """Blocks [C, B] as [step, segment x channel], zeros where a segment has ended."""
+    channels, n = blocks.shape
+    segments = -(-n // length)
     padded = np.zeros((channels, segments * length), np.int32)
-    padded[:, :tokens] = symbols
+    padded[:, :n] = blocks
     lanes = padded.reshape(channels, segments, length).transpose(2, 1, 0)
-    active = _active(channels, tokens)
+    active = _active(channels, n, length)
     return np.ascontiguousarray(lanes.reshape(length, -1)[: len(active)]), active
 
 
-def _by_context(previous: Symbols, n: int) -> tuple[Symbols, list[tuple[int, tuple[int, int]]]]:
-    """(stable order by context, [(context, (start, end)), ...] of the contexts that occur)."""
+def _by_context(previous: Symbols, n: int) -> tuple[Symbols, list[tuple[int, int, int]]]:
+    """(stable order by context, [(context, start, end), ...] of the contexts that occur)."""
     small = previous.astype(np.uint8 if n <= 256 else np.uint16)
     order = np.argsort(small, kind="stable")
     ends = np.bincount(small, minlength=n).cumsum().tolist()
     bounds = [
-        (context, (start, end))
+        (context, start, end)
         for context, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
         if end > start
     ]

@@ -31,8 +31,8 @@ def words(coder: Any) -> bytes:
     return found
 
 
-def categorical(frequencies: Integers) -> Any:
-    """The model of integer frequencies.
+def categorical(frequencies: npt.NDArray[Any]) -> Any:
+    """The model of frequencies: integers, or products of integers.
 
     Given as float64 counts, not normalized: constriction's rounding depends on the dtype
     and scale of its input, and this form is the one that files rely on.

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cachegen_cli.coding.blocks import block_length
 from cachegen_cli.entropy import Histograms, channel_histograms, information
 
 Counts = npt.NDArray[np.integer[Any]]
 
 MIN_LANES = 4096
-MIN_SEGMENT = 32  # tokens; a segment's first symbol is coded without context
+MIN_SEGMENT = 32  # tokens at least; a segment's first symbol is coded without context
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,11 @@ class Statistics:
         return self.channel.shape[1]
 
 
-def segment_length(channels: int, tokens: int) -> int:
-    """Tokens a segment, so that there are about `MIN_LANES` segments in all channels."""
+def segment_blocks(channels: int, tokens: int, n_symbols: int) -> int:
+    """Blocks a segment, so that there are about `MIN_LANES` segments in all channels."""
+    k = block_length(n_symbols)
     segments = max(1, -(-MIN_LANES // channels))
-    return max(MIN_SEGMENT, -(-tokens // segments))
+    return max(-(-MIN_SEGMENT // k), -(-(tokens // k) // segments))
 
 
 def statistics(
@@ -90,22 +92,24 @@ def _trimmed(
     if low == high:  # the coder wants two symbols, of which one may never occur
         low, high = (low, high + 1) if high + 1 < channel.shape[1] else (low - 1, high)
     n = high - low + 1
-    length = segment_length(*symbols.shape)
-    first = np.bincount(
-        (symbols[:, ::length].ravel().astype(np.int32) + (offset - low)), minlength=n
-    )
-    pairs = None
-    if n * n <= symbols.size:
-        pairs = _pairs(symbols, n, offset - low, length)
+    channels, tokens = symbols.shape
+    k = block_length(n)
+    # where segments start; leftovers behind the last block go on with their context
+    starts = np.arange(0, max(tokens // k * k, 1), k * segment_blocks(channels, tokens, n))
+    shift = offset - low
+    first = np.bincount(symbols[:, starts].ravel().astype(np.int32) + shift, minlength=n)
+    pairs = _pairs(symbols, n, shift, starts[1:]) if n * n <= symbols.size else None
     return Statistics(delta, low - offset, channel[:, low : high + 1], first, pairs)
 
 
-def _pairs(symbols: npt.NDArray[np.integer[Any]], n: int, shift: int, length: int) -> Counts:
-    """[n, n] counts of neighbours in a channel, less those across segments."""
+def _pairs(
+    symbols: npt.NDArray[np.integer[Any]], n: int, shift: int, starts: npt.NDArray[np.integer[Any]]
+) -> Counts:
+    """[n, n] counts of neighbours in a channel, less those across the starts of segments."""
     shifted = symbols.astype(np.int32) + shift
 
-    def count(current: Any, previous: Any) -> Counts:
+    def count(previous: Any, current: Any) -> Counts:
         return np.bincount((previous * n + current).ravel(), minlength=n * n)
 
-    across = count(shifted[:, length::length], shifted[:, length - 1 : -1 : length])
-    return (count(shifted[:, 1:], shifted[:, :-1]) - across).reshape(n, n)
+    across = count(shifted[:, starts - 1], shifted[:, starts])
+    return (count(shifted[:, :-1], shifted[:, 1:]) - across).reshape(n, n)

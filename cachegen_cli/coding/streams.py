@@ -170,9 +170,9 @@ def _decode(data: bytes) -> Codes:
     tables = data[HEADER_BYTES : HEADER_BYTES + table_bytes]
     payload = data[HEADER_BYTES + table_bytes :]
     symbols = MODELS[_NAMES[number]].decode(tables, payload, channels, tokens, n)
-    codes = symbols.astype(np.int32) + low
-    if delta:
-        codes = codes.cumsum(axis=1, dtype=np.int32)
+    if not delta:  # the width of what a model can give back has been checked
+        return (symbols + low).astype(np.uint8) if low else symbols.astype(np.uint8)
+    codes = (symbols.astype(np.int32) + low).cumsum(axis=1, dtype=np.int32)
     if codes.min() < 0 or codes.max() > limit:
         raise ValueError("its codes are outside their width")
     return codes.astype(np.uint8)
