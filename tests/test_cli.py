@@ -56,7 +56,7 @@ def quick(llama):
 def test_analyze_prints_a_table(cachegen, quick):
     done = cachegen("analyze", *quick)
     assert done.code == 0
-    assert "16-bit" in done.out and "total" in done.out and "an ideal entropy coder" in done.out
+    assert "16-bit" in done.out and "total" in done.out and "fixed width" in done.out
     assert "\x1b" not in done.out + done.err
     assert done.err.startswith("warning: 105 tokens are few")
 

@@ -249,9 +249,38 @@ def test_cut_sections(cut):
 
 
 SEEDS = {"normal": 7919, "walk": 41, "ends": 104729}
-SHAPES = [  # fmt: skip
+SHAPES = [
     [226856, 185388, 14107850, 120220, 1096, 225286],
     [16621391, 14107890, 4776410, 571796, 25334, 555908],
 ]
-PLAIN_HEX = ""
-POOLED_HEX = ""GOLDEN: dict[tuple[str, str, str], str] = {}
+PLAIN_HEX = "010400020200000004000000000004000000000002000000941a"
+POOLED_HEX = "0100000202000000040000000000030007000000040000000400000004fddbbb5c2c2f"
+GOLDEN = {
+    ("ends", "channel", "off"): "cb25e2942b0f061b",
+    ("ends", "channel", "on"): "0e982ed78575c3a8",
+    ("ends", "context", "off"): "2c7fd9b9a534aad0",
+    ("ends", "context", "on"): "a3513ea16fb3c1e4",
+    ("ends", "plain", "off"): "68f9ebbce42cac88",
+    ("ends", "pooled", "off"): "8d5e60498da62dd2",
+    ("ends", "pooled", "on"): "2cc8767f968d4978",
+    ("ends", "shape", "off"): "a9874a895a2a6e88",
+    ("ends", "shape", "on"): "09f8d8361e6bfb7b",
+    ("normal", "channel", "off"): "cf82f43968eb5acc",
+    ("normal", "channel", "on"): "751322d9d9328429",
+    ("normal", "context", "off"): "0283d34c78ad1833",
+    ("normal", "context", "on"): "a415d7b11ebead42",
+    ("normal", "plain", "off"): "3a827078d4a9426c",
+    ("normal", "pooled", "off"): "9d94d7b4c73989df",
+    ("normal", "pooled", "on"): "8d65f6554d931001",
+    ("normal", "shape", "off"): "47768186497c7843",
+    ("normal", "shape", "on"): "1487360829b5b4b9",
+    ("walk", "channel", "off"): "314e6f5e7d534fdf",
+    ("walk", "channel", "on"): "abd4bf065f13db4d",
+    ("walk", "context", "off"): "6767fd08db946914",
+    ("walk", "context", "on"): "4a4cd2cede5e1c80",
+    ("walk", "plain", "off"): "b6db0411ac7e00b4",
+    ("walk", "pooled", "off"): "ecaba9f6cf6d4acc",
+    ("walk", "pooled", "on"): "8c84756ea814280a",
+    ("walk", "shape", "off"): "e3dc0a04b287b7b8",
+    ("walk", "shape", "on"): "07d71c3c0931f0be",
+}

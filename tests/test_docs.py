@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cachegen_cli import to_json
+from cachegen_cli import pack, to_json, verify
 from cachegen_cli.prompt import samples_folder
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -22,26 +22,29 @@ def help_of(*command: str) -> str:
     return subprocess.run(run, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("command", ["analyze", "sweep", "models"])
+COMMANDS = ["analyze", "sweep", "models", "verify", "pack", "unpack", "inspect"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_and_option_is_documented(command):
     text = help_of(command)
-    assert f"`cachegen {command}`" in README
+    assert f"cachegen {command}" in README
     assert "Examples:" in text
     for option in set(re.findall(r"--[a-z-]+", text)) - {"--help", "--output", "--quiet"}:
         assert f"`{option}" in README, option
 
 
 def test_every_command_of_the_readme_parses():
-    lines = re.findall(r"^(?:\$ uv run )?(cachegen .*?)(?:  #.*)?$", README, re.MULTILINE)
-    assert len(lines) >= 8
-    known = {name: help_of(name) for name in ("analyze", "sweep", "models")}
+    lines = re.findall(r"^(?:\$ uv run )?(cachegen .*)$", README, re.MULTILINE)
+    assert len(lines) >= 12
+    known = {name: help_of(name) for name in COMMANDS}
     for line in lines:
-        words = shlex.split(line)
+        words = shlex.split(line, comments=True)
         for option in (w for w in words[2:] if w.startswith("-")):
             assert option in known[words[1]], line
 
 
-def test_every_json_key_is_documented(result, swept):
+def test_every_json_key_is_documented(result, swept, captured, tmp_path):
     def keys(value):
         if isinstance(value, dict):
             yield from value
@@ -50,7 +53,8 @@ def test_every_json_key_is_documented(result, swept):
                 yield from keys(inner)
 
     section = README[README.index("## JSON") : README.index("## As a library")]
-    for one in (result, swept):
+    results = (result, swept, verify(captured), pack(captured, tmp_path / "c.cgkv"))
+    for one in results:
         for key in set(keys(json.loads(to_json(one)))):
             assert f"`{key}`" in section or f"`{key}[]`" in section, key
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -119,7 +120,10 @@ def _raw(value: Any) -> Any:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, max(width, 20), break_on_hyphens=False, break_long_words=False)
+    """Lines of at most ``width`` columns; a number stays with its unit."""
+    bound = re.sub(r"(?<=\d) (?=%|[kMGT]?B\b)", "\u00a0", text)
+    lines = textwrap.wrap(bound, max(width, 20), break_on_hyphens=False, break_long_words=False)
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def _paragraphs(notes: Any, width: int) -> list[str]:
