@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -15,9 +16,11 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Entry point of the ``cachegen`` command."""
-    signal.signal(signal.SIGTERM, _terminate)
+    _open_standard_streams()
+    for name in ("SIGTERM", "SIGHUP"):
+        signal.signal(getattr(signal, name), _terminate)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a narrow terminal encoding must not end a run
+        if isinstance(stream, io.TextIOWrapper):  # a narrow encoding must not end a run
             stream.reconfigure(errors="replace")
     try:
         from cachegen_cli.cli import app
@@ -36,6 +39,16 @@ def main() -> None:
         known = error if isinstance(error, CachegenError) else _unexpected(error)
         console.print_error(known)
         sys.exit(known.exit_code)
+
+
+def _open_standard_streams() -> None:
+    """Put /dev/null where a standard stream is closed, so that no file takes its number."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _unexpected(error: Exception) -> CachegenError:

@@ -101,8 +101,8 @@ def sweep(
     """
     grid = [
         Settings(width, width, group_size, schedule, delta, pooled, keep_first, keep_last)
-        for group_size in group_sizes
-        for width in bits
+        for group_size in dict.fromkeys(group_sizes)
+        for width in dict.fromkeys(bits)
     ]
     if not grid:
         raise UsageError("nothing to sweep", "give at least one width and one group size")
@@ -198,27 +198,34 @@ def run_of(
         skipped=source.skipped,
         warnings=(
             *source.notices,
-            *_short_prompt_notice(source.prompt.tokens, grid),
+            *_short_prompt_notice(source.layers, grid),
             *_tables_notice(source.prompt.tokens, measured),
         ),
         timing={name: round(seconds, 6) for name, seconds in timing.items()},
     )
 
 
-def _short_prompt_notice(tokens: int, grid: Sequence[Settings]) -> list[Notice]:
+def _short_prompt_notice(layers: Sequence[LayerKV], grid: Sequence[Settings]) -> list[Notice]:
     """Say by how much the plug-in entropy is too low where few tokens meet many symbols.
 
-    Its bias is (symbols - 1) / (2 ln 2 tokens) bits (Miller and Madow, 1955).
+    Its bias is (symbols - 1) / (2 ln 2 n) bits for a distribution of n (Miller and Madow, 1955).
     """
-    bits = max(max(settings.key_bits, settings.value_bits) for settings in grid)
-    if tokens >= TOKENS_PER_SYMBOL * 2**bits:
+    tokens = min(kv.keys.shape[1] for kv in layers)
+    worst = 0.0
+    for settings in grid:
+        bits = max(settings.key_bits, settings.value_bits)
+        symbols = 2 ** (bits + 1) - 1 if settings.delta == "on" else 2**bits
+        n = tokens * (min(kv.keys.shape[2] for kv in layers) if settings.pooled else 1)
+        if n < TOKENS_PER_SYMBOL * symbols:
+            worst = max(worst, min((symbols - 1) / (2 * log(2) * n), bits))
+    if not worst:
         return []
-    bias = (2**bits - 1) / (2 * log(2) * tokens)
+    widest = max(max(settings.key_bits, settings.value_bits) for settings in grid)
     return [
         Notice(
             "short-prompt",
-            f"{tokens} tokens are few for {bits} bits: with free probability tables the entropy "
-            f"is too low by up to {min(bias, bits):.2f} bits an element, so its saving flatters",
+            f"{tokens} tokens are few for {widest} bits: with free probability tables the entropy "
+            f"is too low by up to {worst:.2f} bits an element, so its saving flatters",
         )
     ]
 

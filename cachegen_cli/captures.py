@@ -69,6 +69,8 @@ def capture(
         prompt = Prompt(prompt)
     if not prompt.text:
         raise InputError("the prompt is empty", "give a text")
+    if any(0xD800 <= ord(c) < 0xE000 for c in prompt.text):
+        raise InputError("the prompt holds lone surrogates, which are no text", "decode it first")
     started = time.perf_counter()
     if not isinstance(model, Model):
         model = load_model(
@@ -84,9 +86,8 @@ def capture(
     layers, skipped = read_cache(prefill(model, tokens, progress), model.dtype)
     if not layers:
         raise ModelError(
-            f"{model.id} keeps no KV cache that can be analysed: "
-            + "; ".join(sorted({f"{s.cache}: {s.reason}" for s in skipped})),
-            "models with attention layers have one",
+            f"{model.id} keeps no KV cache that can be analysed: " + "; ".join(_by_class(skipped)),
+            "this version analyses KVCache and RotatingKVCache entries",
         )
     return Capture(
         layers=tuple(layers),
@@ -128,6 +129,15 @@ def _model_info(model: Model, layers: Sequence[LayerKV]) -> ModelInfo:
         dtype=dtype_name(model.dtype),
         compute_dtype=dtype_name(model.compute_dtype),
     )
+
+
+def _by_class(skipped: Sequence[Skipped]) -> list[str]:
+    """What was skipped, a phrase a class."""
+    phrases = []
+    for name, reason in dict.fromkeys((s.cache, s.reason) for s in skipped):
+        sizes = [s.bytes for s in skipped if (s.cache, s.reason) == (name, reason)]
+        phrases.append(f"{len(sizes)} x {name}, {sum(sizes)} bytes: {reason}")
+    return phrases
 
 
 def one_or_all(values: Iterable[int]) -> int | list[int]:

@@ -40,13 +40,13 @@ def _found() -> Iterator[tuple[str, str, Path]]:
 
     try:
         repos = scan_cache_dir(constants.HF_HUB_CACHE).repos
-    except CacheNotFound:
+    except (CacheNotFound, ValueError):  # none there, or a file in its place
         return
     for repo in sorted(repos, key=lambda r: r.repo_id):
         if repo.repo_type != "model":
             continue
         newest = max(repo.revisions, key=lambda r: r.last_modified, default=None)
-        if newest and (newest.snapshot_path / "config.json").is_file():
+        if newest:
             yield repo.repo_id, "hub", newest.snapshot_path
 
 
@@ -56,7 +56,7 @@ def _row(model_id: str, source: str, folder: Path) -> ModelRow:
         layers, entries = probe(config)
     except Exception as error:  # each architecture fails in its own way; it is listed
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return ModelRow(model_id, source, 0, problem=f"not sized ({reason})")
+        return ModelRow(model_id, source, None, problem=f"not sized ({reason})")
     kv = [e for e in entries if e["heads"]]
     if not kv:
         return ModelRow(model_id, source, layers, context=context_of(config), problem="no KV cache")

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from cachegen_cli.errors import CachegenError, OutputError
 from cachegen_cli.progress import Progress, no_progress
@@ -52,8 +52,9 @@ def stdout_style() -> tuple[int, bool]:
 
 
 def note(text: str) -> None:
-    """Say something beside the result, on stderr."""
-    print(text, file=sys.stderr)
+    """Say something beside the result, on stderr; one that is full or closed ends nothing."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def warn(messages: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def model_folder(path: Path, progress: Progress = no_progress) -> Path:
     if not can_convert():
         raise ModelError(
             f"'{path}' is a GGUF file and gguf2mlx, which converts it, is not installed",
-            "pip install 'cachegen-cli[gguf]'",
+            "pip install gguf2mlx",
         )
     progress("convert", 0, 1)
     try:
@@ -74,12 +75,6 @@ def model_folder(path: Path, progress: Progress = no_progress) -> Path:
             "make room there, or set CACHEGEN_CACHE to another folder",
         ) from error
     return folder
-
-
-def converted_folder(path: Path) -> Path | None:
-    """The folder of a GGUF file that has been converted before, else None."""
-    folder = _folder_of(path)
-    return folder if folder.is_dir() else None
 
 
 def pre_tokenizer_notice(folder: Path) -> Notice | None:
@@ -128,9 +123,12 @@ def _convert(path: Path, folder: Path) -> None:
             errors="replace",
         )
         if run.returncode or not (output / "config.json").is_file():
+            reason = _reason(run.stdout + run.stderr)
             raise ModelError(
-                f"'{path.name}' cannot be converted: {_reason(run.stdout + run.stderr)}",
-                "check the file, or take the model from Hugging Face: --model OWNER/NAME",
+                f"'{path.name}' cannot be converted: {reason}",
+                f"make room in {folder.parent}, or set CACHEGEN_CACHE to another folder"
+                if "No space left" in reason
+                else "check the file, or take the model from Hugging Face: --model OWNER/NAME",
             )
         _repair_tokenizer(output)
         try:
@@ -143,8 +141,9 @@ def _convert(path: Path, folder: Path) -> None:
 def _remove_stale(parent: Path) -> None:
     """Remove what conversions that were killed have left."""
     for work in parent.glob(".converting-*"):
-        if time.time() - work.stat().st_mtime > _STALE_SECONDS:
-            shutil.rmtree(work, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another run may remove it at the same time
+            if time.time() - work.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(work, ignore_errors=True)
 
 
 def _reason(output: str) -> str:

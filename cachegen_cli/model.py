@@ -23,6 +23,13 @@ _NO_CONNECTION = (
     "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectTimeout",
 )  # fmt: skip
 
+_CONTEXT_NAMES = (
+    "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length",
+    "seq_length",
+)  # fmt: skip
+
+_LONGEST_REASON = 300  # characters of somebody else's error message
+
 # mlx-lm's own step, and one short enough on a CPU to show progress and to be interrupted
 _PREFILL_STEP, _CPU_PREFILL_STEP = 2048, 256
 
@@ -74,9 +81,10 @@ def locate(name: str | None, progress: Progress = no_progress) -> tuple[str, str
         ModelError: the name is a path and nothing loadable is there.
     """
     name = name or os.environ.get("CACHEGEN_MODEL") or None
+    file = bundled_file() if name in (None, BUNDLED_ID) else None
+    if file:
+        return BUNDLED_ID, "bundled", str(gguf.model_folder(file, progress))
     if name is None:
-        if file := bundled_file():
-            return BUNDLED_ID, "bundled", str(gguf.model_folder(file, progress))
         return DEFAULT_HUB_ID, "hub", DEFAULT_HUB_ID
     path = Path(name).expanduser()
     if path.is_file():
@@ -125,9 +133,16 @@ def load_model(
     model_id, source, path = locate(name, progress)
     if source != "hub":  # a download shows its own progress
         progress("load", 0, 1)
-    if adapter_path and not Path(adapter_path).is_dir():
-        raise ModelError(f"there is no adapter folder '{adapter_path}'", "check --adapter-path")
+    if adapter_path and not (Path(adapter_path) / "adapter_config.json").is_file():
+        raise ModelError(
+            f"there is no adapter_config.json in '{adapter_path}'", "check --adapter-path"
+        )
+    if revision and source != "hub":
+        raise UsageError(f"'{model_id}' is no hub model, so it has no revisions", "leave it out")
+    notices = []
     try:
+        if source in ("bundled", "gguf") and (found := gguf.pre_tokenizer_notice(Path(path))):
+            notices.append(found)
         from mlx_lm.utils import load
 
         loaded = load(
@@ -141,9 +156,6 @@ def load_model(
     except Exception as error:  # mlx-lm, transformers and the hub raise whatever they like
         raise _load_error(model_id, source, path, error) from error
     network, tokenizer, config = loaded
-    notices = []
-    if source in ("bundled", "gguf") and (notice := gguf.pre_tokenizer_notice(Path(path))):
-        notices.append(notice)
     own = _weights_dtype(network)
     dtype = own if own.size == 2 else mx.float16
     if dtype != own:
@@ -161,8 +173,9 @@ def load_model(
 def context_of(config: dict[str, Any]) -> int | None:
     """The context length that a config.json gives, also one nested in text_config."""
     for part in (config, config.get("text_config") or {}):
-        if isinstance(length := part.get("max_position_embeddings"), int):
-            return length
+        for name in _CONTEXT_NAMES:
+            if isinstance(length := part.get(name), int) and length > 0:
+                return length
     return None
 
 
@@ -231,7 +244,7 @@ def prefill(model: Model, tokens: list[int], progress: Progress = no_progress) -
             pass
     except (RuntimeError, ValueError, TypeError) as error:
         raise ModelError(
-            f"{model.id} failed while reading the prompt: {_first_line(error)}",
+            f"{model.id} failed while reading the prompt: {_one_line(error)}",
             "CACHEGEN_DEBUG=1 shows where; a shorter prompt needs less memory",
         ) from error
     return cache
@@ -253,27 +266,22 @@ def dtype_name(dtype: mx.Dtype) -> str:
     return str(dtype).removeprefix("mlx.core.")
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text[:_LONGEST_REASON].rstrip(".") or type(error).__name__
 
 
 def _load_error(model_id: str, source: str, path: str, error: Exception) -> ModelError:
     """One sentence for whatever a loader raised."""
     kind = type(error).__name__
-    if kind in (
-        "LocalEntryNotFoundError",
-        "OfflineModeIsEnabled",
-        "ConnectError",
-        "ConnectTimeout",
-    ):
+    if kind in _NO_CONNECTION:
         return ModelError(
             f"model '{model_id}' is not on this machine and could not be downloaded",
             "check the network and HF_HUB_OFFLINE; 'cachegen models' lists what is here",
         )
     if kind in ("RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError"):
         return ModelError(
-            f"Hugging Face does not give out model '{model_id}': {_first_line(error)}",
+            f"Hugging Face does not give out model '{model_id}': {_one_line(error)}",
             "check the name; for a gated or private model log in with 'hf auth login'",
         )
     if kind == "HFValidationError":
@@ -283,4 +291,4 @@ def _load_error(model_id: str, source: str, path: str, error: Exception) -> Mode
         hint = "see whether mlx_lm.generate runs it"
     elif source in ("bundled", "gguf"):
         hint = f"remove {path} to have it converted again"
-    return ModelError(f"model '{model_id}' cannot be loaded: {_first_line(error)}", hint)
+    return ModelError(f"model '{model_id}' cannot be loaded: {_one_line(error)}", hint)

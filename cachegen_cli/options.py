@@ -103,7 +103,8 @@ class QuantizerOptions:
         Literal["uniform", "depth"],
         typer.Option(
             "--schedule",
-            help="depth: one bit fewer in the middle third of the layers, two in the last.",
+            help="depth: one bit fewer in the middle third of the layers, two in the last, never "
+            "below 2 bits.",
         ),
     ] = "uniform"
     delta: Annotated[

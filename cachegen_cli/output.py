@@ -20,7 +20,11 @@ def check_target(path: Path, force: bool) -> None:
         UsageError: it exists and ``force`` is off, or it is or needs a folder.
         OutputError: its folder cannot be written.
     """
-    folder = path.resolve().parent
+    try:
+        folder = path.resolve().parent
+        path.exists()
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be a file: {error.strerror}", "name another") from None
     if path.is_dir():
         raise UsageError(f"'{path}' is a folder", "name a file")
     if path.is_file() and not force:
@@ -37,14 +41,15 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OutputError: the disk is full, or the folder cannot be written.
     """
-    if path.exists() and not path.is_file():  # a device or a pipe has nothing to replace
-        path.write_text(text, encoding="utf-8")
-        return
     target = path.resolve()  # a link stays, what it points to is replaced
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    draft = target.with_name(f".{secrets.token_hex(8)}")
+    data = text.encode(errors="replace")
     try:
-        with draft.open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
+        if path.exists() and not path.is_file():  # a device or a pipe has nothing to replace
+            path.write_bytes(data)
+            return
+        with draft.open("xb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)

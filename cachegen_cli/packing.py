@@ -199,7 +199,7 @@ def _write_tensor(writer: Writer, tensor: Tensor) -> dict[str, Any]:
     return writer.add(section) | {
         "dim": tensor.dim,
         "bits": tensor.bits,
-        "group_size": tensor.settings.group_size,
+        "group_size": tensor.group_size,
         "kept_first": tensor.first,
         "kept_last": tensor.kept.shape[1] - tensor.first,
         "sizes": asdict(actual(tensor.result(), section)),
@@ -231,7 +231,8 @@ def _restored(section: Section, layer: dict[str, Any], name: str) -> mx.array:
         if coded < 0 or codes.shape != (heads * dim, coded):
             raise InputError(f"hold {codes.shape} codes where the header has another shape")
         kept = section.read_kept(heads, first + last, dim)
-        n_groups = -(-coded // place["group_size"])
+        group_size = max(1, min(place["group_size"], coded))
+        n_groups = -(-coded // group_size)
         scale, zero = section.read_parameters(heads, n_groups, dim)
     except InputError as error:
         raise InputError(f"{label}: {error.message}", "the file is damaged") from error
@@ -240,7 +241,7 @@ def _restored(section: Section, layer: dict[str, Any], name: str) -> mx.array:
     if not coded:
         return edges
     rows = mx.array(codes.reshape(heads, dim, coded)).swapaxes(1, 2).astype(mx.float32)
-    padding = n_groups * place["group_size"] - coded
+    padding = n_groups * group_size - coded
     groups = mx.pad(rows, [(0, 0), (0, padding), (0, 0)]).reshape(heads, n_groups, -1, dim)
     stream = CodeStream(
         groups, mx.array(scale)[:, :, None], mx.array(zero)[:, :, None], coded, place["bits"]

@@ -47,9 +47,12 @@ class Tensor:
         self.first = first
         self.signal = mx.square(x.astype(mx.float32)).sum()
         self.stream = None
+        self.group_size = settings.group_size
         self.arrays: list[mx.array] = [self.kept, self.signal]
         if middle.shape[1]:
-            self.stream = quantize_to_codes_batched(middle, bits, settings.group_size)
+            # a longer group would only be padded, at the cost of memory
+            self.group_size = min(settings.group_size, middle.shape[1])
+            self.stream = quantize_to_codes_batched(middle, bits, self.group_size)
             self._codes = channel_major(self.stream)
             self._wide = wide_groups(self.stream)
             self._restored = restore(self.stream)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from math import log
 
 import mlx.core as mx
 import numpy as np
@@ -141,7 +143,7 @@ def test_loaded_model_is_used_again(llama):
 
 
 def test_model_without_kv(mamba):
-    with pytest.raises(ModelError, match="no KV cache that can be analysed: ArraysCache"):
+    with pytest.raises(ModelError, match="no KV cache that can be analysed: 2 x ArraysCache"):
         analyze(str(mamba), "abc")
 
 
@@ -152,10 +154,24 @@ def test_non_finite_layer_is_named(captured):
         analyze(replace(captured, layers=(*captured.layers[:2], bad)))
 
 
+def bias_warned_of(result) -> float | None:
+    found = [n.message for n in result.run.warnings if n.code == "short-prompt"]
+    return float(re.search(r"up to ([0-9.]+) bits", found[0])[1]) if found else None
+
+
 def test_short_prompts_are_warned_of(captured):
-    codes = {n.code for n in analyze(captured, bits=4).run.warnings}
-    assert codes == {"short-prompt"}  # 105 tokens < 16 x 16
-    assert not analyze(captured, bits=2).run.warnings
+    assert bias_warned_of(analyze(captured, bits=4)) == round(15 / (2 * log(2) * 105), 2)
+    assert bias_warned_of(analyze(captured, bits=2)) is None  # 105 tokens > 16 x 4
+    # pooled over a head's 16 channels there are 16 times as many symbols, of codes or deltas
+    assert bias_warned_of(analyze(captured, bits=4, pooled=True)) is None
+    assert bias_warned_of(analyze(captured, bits=4, delta="on")) == round(
+        30 / (2 * log(2) * 105), 2
+    )
+
+
+def test_short_windows_are_warned_of(sliding):
+    captured = capture(str(sliding), "a b c d e " * 40)
+    assert bias_warned_of(analyze(captured, bits=4)) == round(15 / (2 * log(2) * 24), 2)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +191,20 @@ def test_bad_sweeps(captured):
         sweep(captured, bits=())
     with pytest.raises(UsageError):
         sweep(captured, bits=(4, 9))
+
+
+def test_lone_surrogates_are_no_prompt(llama):
+    with pytest.raises(InputError, match="surrogates"):
+        capture(str(llama), "\ud800")
+
+
+def test_widths_of_a_sweep_are_measured_once(captured):
+    assert len(sweep(captured, bits=(2, 2, 3), group_sizes=(32, 32)).rows) == 2
+
+
+def test_groups_longer_than_the_prompt_cost_nothing(captured):
+    huge = analyze(captured, group_size=10**12).measurement.totals
+    assert huge == analyze(captured, group_size=105).measurement.totals
 
 
 def test_empty_prompt(llama):

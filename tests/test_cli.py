@@ -196,6 +196,42 @@ def test_full_stdout_is_a_sentence(llama):
     assert len(done.stderr.splitlines()) == 2
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_end_nothing(llama, tmp_path, closed):
+    run = f"'{sys.executable}' -m cachegen_cli analyze --model '{llama}' -p abc {{}} {closed}"
+    done = subprocess.run(["bash", "-c", run.format("")], capture_output=True, text=True)
+    assert done.returncode == 0 and "unexpectedly" not in done.stderr
+    target = tmp_path / "r.json"
+    done = subprocess.run(["bash", "-c", run.format(f"-o '{target}'")], capture_output=True)
+    assert done.returncode == 0 and json.loads(target.read_text())
+
+
+def test_closed_stdin_is_an_empty_prompt(llama):
+    run = f"'{sys.executable}' -m cachegen_cli analyze --model '{llama}' -p - <&-"
+    done = subprocess.run(["bash", "-c", run], capture_output=True, text=True)
+    assert done.returncode == 1 and "stdin is empty" in done.stderr
+
+
+def test_json_survives_any_encoding_and_file_name(llama, tmp_path):
+    name = os.fsdecode("prömpt-".encode() + b"\xff.txt")
+    (tmp_path / name).write_text("some text")
+    for encoding in ("ascii", "utf-8"):
+        done = process(
+            "analyze", "--model", llama, "-p", f"@{name}", "--json",
+            cwd=tmp_path, env=os.environ | {"PYTHONIOENCODING": encoding},
+        )  # fmt: skip
+        assert json.loads(done.stdout)["prompt"]["source"] == name
+    done = process("analyze", "--model", llama, "-p", f"@{name}", "-o", "t.txt", cwd=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "t.txt").is_file()
+
+
+def test_output_devices_and_names_that_do_not_work(cachegen, quick):
+    done = cachegen("analyze", *quick, "--json", "-o", "/dev/full")
+    assert done.code == 1 and "'/dev/full' cannot be written: No space left" in done.err
+    done = cachegen("analyze", *quick, "-o", "x" * 300 + ".json")
+    assert done.code == 2 and "File name too long" in done.err
+
+
 def test_unexpected_errors_are_a_sentence_too(cachegen, quick, monkeypatch):
     monkeypatch.setattr("cachegen_cli.analysis.measure", lambda *_: 1 / 0)
     done = cachegen("analyze", *quick)

@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from cachegen_cli.errors import UsageError
 from cachegen_cli.report.columns import Column, Row
 from cachegen_cli.report.views import view
 from cachegen_cli.results import Result, to_json
@@ -32,6 +33,8 @@ def render(
         width: columns at which sentences of a table wrap; tables take the width they need.
         color: ANSI styles in a table.
     """
+    if format not in FORMATS:
+        raise UsageError(f"'{format}' is not a format", f"choose from {', '.join(FORMATS)}")
     return FORMATS[format](result, wide=wide, width=width, color=color)
 
 

@@ -63,31 +63,33 @@ def sweep_view(result: Sweep, wide: bool) -> View:
     )
 
 
-def models_view(result: ModelList) -> View:
+def models_view(result: ModelList, wide: bool) -> View:
     """A row a model."""
     columns = (
         Column("id", "model", left=True, folds=True),
+        *((Column("source", "source", left=True),) if wide else ()),
         Column("layers", "layers", whole),
         Column("kv_heads", "heads", whole),
         Column("head_dim", "dim", whole),
+        Column("context", "context", whole),
         Column("bytes_per_token", "a token", si_bytes),
         Column("bytes_8k", "8k", si_bytes),
         Column("bytes_32k", "32k", si_bytes),
         Column("bytes_128k", "128k", si_bytes),
+        *((Column("problem", "problem", left=True),) if wide else ()),
     )
-    notes = [f"{m.id}: {m.problem}." for m in result.models if m.problem]
+    notes = [f"{m.id}: {m.problem}." for m in result.models if m.problem and not wide]
     if not result.models:
         notes = ["None is here: --model OWNER/NAME downloads one from Hugging Face."]
-    notes += [
-        f"{m.id} was made for {m.context} tokens at most."
-        for m in result.models
-        if m.context is not None and m.context < 128 * 1024
-    ]
     return View(
         "The models on this machine and their KV caches in 16 bits",
         columns,
         [vars(m) for m in result.models],
-        notes=[*notes, "k = 1,024 tokens. A sliding window stops growing when it is full."],
+        notes=[
+            *notes,
+            "k = 1,024 tokens, also beyond the context that a model was made for. A sliding window "
+            "stops growing when it is full.",
+        ],
     )
 
 

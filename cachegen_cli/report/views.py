@@ -20,4 +20,4 @@ def view(result: Result, wide: bool) -> View:
         return files_view(result)
     if isinstance(result, Verification):
         return verification_view(result)
-    return models_view(result)
+    return models_view(result, wide)

@@ -64,7 +64,7 @@ class ModelRow:
 
     id: str
     source: str
-    layers: int
+    layers: int | None = None
     kv_heads: int | list[int] | None = None
     head_dim: int | list[int] | None = None
     context: int | None = None
@@ -102,7 +102,8 @@ KINDS: dict[str, type[Result]] = {
 def to_json(result: Result) -> str:
     """A result as JSON text: the contract that other tools read."""
     data = {"schema": SCHEMA, "kind": result.kind} | result.to_json()
-    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    # ASCII, so that no terminal's encoding can lose a character
+    return json.dumps(data, indent=2, allow_nan=False)
 
 
 def from_json(text: str) -> Result:
