@@ -11,15 +11,13 @@ import typer
 from cachegen_cli import __version__, console
 from cachegen_cli.errors import CachegenError, UsageError
 from cachegen_cli.options import (
-    ArtifactOptions,
     InputOptions,
     Integers,
-    OutputOptions,
     QuantizerOptions,
-    ReportOptions,
     WidthOptions,
     takes_options,
 )
+from cachegen_cli.output_options import ArtifactOptions, OutputOptions, ReportOptions
 from cachegen_cli.results import PackedFile, PackedFiles, Run
 
 CHECK_FAILED = 3

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -16,12 +16,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from cachegen_cli import console
-from cachegen_cli.errors import UsageError
-from cachegen_cli.output import SUFFIXES, check_target, write_text
 from cachegen_cli.prompt import Prompt, read_prompt
-from cachegen_cli.results import Result, Settings
-
-Format = Literal["table", "json", "csv", "markdown"]
+from cachegen_cli.results import Settings
 
 
 class Integers(tuple[int, ...]):
@@ -152,133 +148,6 @@ class WidthOptions:
             group_size=self.group_size,
             **vars(quantizer),
         )
-
-
-@dataclass(frozen=True)
-class ReportOptions:
-    """What a report looks like on stdout."""
-
-    format: Annotated[
-        Format | None,
-        typer.Option("--format", "-f", help="Default: by the suffix of -o, else table."),
-    ] = None
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False
-    wide: Annotated[
-        bool, typer.Option("--wide", help="Keys and values apart, with all that is known.")
-    ] = False
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress, notes or warnings.")
-    ] = False
-
-    def __post_init__(self) -> None:
-        """Refuse what contradicts itself before any work is done."""
-        if self.json and self.format not in (None, "json"):
-            raise UsageError(f"--json and --format {self.format} exclude each other", "give one")
-
-    @property
-    def chosen(self) -> str:
-        """The format."""
-        return "json" if self.json else self.format or "table"
-
-    @property
-    def target(self) -> Path | None:
-        """The file to write, or None for stdout."""
-        return None
-
-    def deliver(self, result: Result, warnings: Sequence[str] = ()) -> None:
-        """Render the result and print or write it, then its warnings."""
-        from cachegen_cli.report import render
-
-        width, color = (80, False) if self.target else console.stdout_style()
-        text = render(result, self.chosen, wide=self.wide, width=width, color=color)
-        if self.target:
-            write_text(self.target, text)
-        else:
-            console.print_result(text)
-        if not self.quiet:
-            console.warn(warnings)
-            if self.target:
-                console.note(f"Wrote {self.target}")
-
-
-@dataclass(frozen=True)
-class OutputOptions(ReportOptions):
-    """Where the result goes and what it looks like."""
-
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write .txt, .json, .csv or .md; - is stdout."
-        ),
-    ] = None
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite the output file if it exists.")
-    ] = False
-
-    def __post_init__(self) -> None:
-        """Settle format and target before any work is done."""
-        super().__post_init__()
-        if self.target:
-            check_target(self.target, self.force)
-            if not (self.json or self.format) and self.target.suffix.lower() not in SUFFIXES:
-                raise UsageError(
-                    f"the suffix of '{self.target}' names no format",
-                    f"use {' '.join(SUFFIXES)}, or add --format",
-                )
-
-    @property
-    def target(self) -> Path | None:
-        """The file to write, or None for stdout."""
-        return self.output if self.output and str(self.output) != "-" else None
-
-    @property
-    def chosen(self) -> str:
-        """The format that was asked for, or that the file's suffix names."""
-        if self.target and not (self.json or self.format):
-            return SUFFIXES[self.target.suffix.lower()]
-        return super().chosen
-
-
-@dataclass(frozen=True)
-class ArtifactOptions:
-    """Where a command writes what it makes."""
-
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")
-    ] = None
-    all: Annotated[
-        Path | None,
-        typer.Option("--all", metavar="DIR", help="Do every file in DIR that is not done yet."),
-    ] = None
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False
-
-    def check(self, suffix: str) -> Path:
-        """The file to write, or the folder of --all.
-
-        Raises:
-            UsageError: not one of both is given, or it cannot be written.
-        """
-        if (self.output is None) == (self.all is None):
-            raise UsageError("it is not said where to write", f"give -o FILE{suffix} or --all DIR")
-        if self.output is None:
-            folder = self.all or Path()
-            if not folder.is_dir():
-                raise UsageError(f"there is no folder '{folder}'", "--all takes a folder")
-            return folder
-        if self.output.suffix != suffix:
-            raise UsageError(f"'{self.output}' does not end in {suffix}", "give it that suffix")
-        check_target(self.output, self.force)
-        return self.output
-
-    def todo(self, suffix: str, target_suffix: str) -> list[tuple[Path, Path]]:
-        """(source, target) of each file in the folder whose target is not there."""
-        folder = self.all or Path()
-        pairs = [
-            (path, path.with_suffix(target_suffix))
-            for path in sorted(folder.glob(f"*{suffix}"))
-            if path.is_file() and not path.name.startswith(".")
-        ]
-        return [pair for pair in pairs if self.force or not pair[1].exists()]
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

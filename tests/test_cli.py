@@ -13,8 +13,8 @@ import pytest
 
 from cachegen_cli import __main__ as entry
 from cachegen_cli.model import bundled_file
-from cachegen_cli.options import Format
 from cachegen_cli.output import SUFFIXES
+from cachegen_cli.output_options import Format
 from cachegen_cli.report import FORMATS
 
 TEXT = "It was a quiet night on the river. " * 3

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cachegen_cli.coding.models import MODELS, Channel, Context, Fit, Plain, Pooled, Shape
+from cachegen_cli.coding.context import Context
+from cachegen_cli.coding.fits import Fit
+from cachegen_cli.coding.models import MODELS, Channel, Plain, Pooled, Shape
 from cachegen_cli.coding.statistics import statistics, symbols_of
 from cachegen_cli.entropy import Histograms
 from cachegen_cli.errors import InputError, UsageError
