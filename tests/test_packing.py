@@ -193,6 +193,25 @@ def test_pack_from_a_prompt_cache_file(model, captured, tmp_path):
         assert mx.abs(difference.astype(mx.float32)).max() < 0.2
 
 
+def test_packing_a_file_needs_memory_for_about_a_layer(tmp_path):
+    cache = []
+    for _ in range(40):
+        entry = KVCache()
+        entry.update_and_fetch(*mx.random.normal((2, 1, 2, 1024, 64)).astype(mx.float16))
+        cache.append(entry)
+    source = tmp_path / "m.safetensors"
+    save_prompt_cache(str(source), cache, {})
+    del cache, entry
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    pack(source, tmp_path / "m.cgkv")
+    layer = 2 * 2 * 1024 * 64 * 2
+    assert source.stat().st_size > 40 * layer
+    # float32 codes, errors and what they come from, of one layer however many there are
+    assert mx.get_peak_memory() - before < 18 * layer
+
+
 def test_tokens_can_be_left_out(captured, tmp_path):
     assert pack(captured, tmp_path / "a.cgkv").prompt_tokens == len(captured.tokens)
     assert pack(captured, tmp_path / "b.cgkv", with_tokens=False).prompt_tokens == 0
