@@ -15,7 +15,7 @@ from cachegen_cli.analysis import check, quantized, widths
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.container import VERSION, Reader, Writer, coder_version
 from cachegen_cli.coding.sections import Section
-from cachegen_cli.coding.streams import HEADER_BYTES, decode
+from cachegen_cli.coding.streams import HEADER_BYTES, decode, shape_of
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, OutputError
 from cachegen_cli.kvcache import CacheFile, LayerKV, make_cache, save_cache
@@ -227,9 +227,10 @@ def _restored(section: Section, layer: dict[str, Any], name: str) -> mx.array:
     coded = tokens - first - last
     label = f"layer {layer['layer']}'s {name}"
     try:
+        # before decoding: a forged stream could claim far more than the header, which was checked
+        if coded < 0 or shape_of(section.stream) != (heads * dim, coded):
+            raise InputError("its codes have another shape than the header says")
         codes = decode(section.stream)
-        if coded < 0 or codes.shape != (heads * dim, coded):
-            raise InputError(f"hold {codes.shape} codes where the header has another shape")
         kept = section.read_kept(heads, first + last, dim)
         group_size = max(1, min(place["group_size"], coded))
         n_groups = -(-coded // group_size)

@@ -412,6 +412,44 @@ def test_forged_headers_are_refused_before_anything_is_allocated(small, tmp_path
     assert mx.get_peak_memory() - mx.get_active_memory() < 1 << 24
 
 
+def resealed(path: Path, change) -> bytes:
+    """The file with its first section altered by `change`, checksums right."""
+    data = bytearray(path.read_bytes())
+    place = next(Reader.open(path).places())[2]
+    start, end = place["offset"], place["offset"] + place["length"]
+    section = bytearray(data[start:end])
+    change(section)
+    data[start:end] = section
+    crc = zlib.crc32(bytes(section))
+
+    def record(header):
+        header["layers"][0]["keys"]["crc32"] = crc
+
+    path = path.with_name("resealed.cgkv")
+    path.write_bytes(data)
+    return rewritten(path, record)
+
+
+@pytest.mark.parametrize("at", range(24))
+def test_forged_streams_are_refused_or_harmless(small, tmp_path, at):
+    """Any byte of a stream's header may lie; what is decoded has the header's shape."""
+    path = tmp_path / "f.cgkv"
+    for value in (0, 1, 5, 127, 255):
+
+        def change(section, value=value):
+            section[16 + at] = value
+
+        path.write_bytes(resealed(small, change))
+        mx.reset_peak_memory()
+        try:
+            found = decoded(path)
+        except InputError as error:
+            assert "keys" in error.message
+        else:
+            assert found[0][0].shape == decoded(small)[0][0].shape
+        assert mx.get_peak_memory() - mx.get_active_memory() < 1 << 24
+
+
 def test_inflating_headers_are_refused(tmp_path):
     bomb = zlib.compress(b" " * (1 << 27), 9)
     start = struct.pack("<4sHHQII", b"CGKV", 1, 0, PREAMBLE_BYTES, len(bomb), zlib.crc32(bomb))

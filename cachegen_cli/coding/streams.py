@@ -105,6 +105,14 @@ def _tokens_to_pay(plain: Fit, best: Fit | None, tokens: int) -> int | None:
     return -(-tokens * best.table_bytes // saved) if best and saved > 0 else None
 
 
+def shape_of(data: bytes) -> tuple[int, int]:
+    """(channels, tokens) that a stream's header claims, (0, 0) if there is no header."""
+    if len(data) < HEADER_BYTES:
+        return 0, 0
+    channels, tokens = _HEADER.unpack_from(data)[4:6]
+    return channels, tokens
+
+
 def _total(fit: Fit) -> int:
     return fit.table_bytes + fit.payload_bytes
 
