@@ -18,6 +18,7 @@ from cachegen_cli.options import (
     takes_options,
 )
 from cachegen_cli.output_options import ArtifactOptions, OutputOptions, ReportOptions
+from cachegen_cli.progress import Progress
 from cachegen_cli.results import PackedFile, PackedFiles, Run
 
 CHECK_FAILED = 3
@@ -191,11 +192,11 @@ def pack(
     target = artifact.check(".cgkv")
     settings = widths.settings(quantizer)
     if artifact.all:
-        with console.progress(report.quiet) as progress:
-            _do_all(
-                "pack", artifact.todo(".safetensors", ".cgkv"), report,
-                lambda path, target: packing.pack(path, target, settings, progress=progress),
-            )  # fmt: skip
+
+        def pack_one(path: Path, to: Path, progress: Progress) -> PackedFile:
+            return packing.pack(path, to, settings, with_tokens=tokens, progress=progress)
+
+        _do_all("pack", artifact.pending(".safetensors", ".cgkv"), report, pack_one)
         return
     if prompt_cache_file and (source.model or source.prompt):
         raise UsageError("a prompt cache needs no model and no prompt", "leave them out")
@@ -221,15 +222,16 @@ def unpack(
 
     console.silence_libraries(report.quiet)
     target = artifact.check(".safetensors")
+    if artifact.all:
+
+        def unpack_one(path: Path, to: Path, progress: Progress) -> PackedFile:
+            return packing.unpack(path, to, progress=progress)
+
+        _do_all("unpack", artifact.pending(".cgkv", ".safetensors"), report, unpack_one)
+        return
+    if file is None:
+        raise UsageError("no file to unpack is named", "cachegen unpack FILE.cgkv -o OUT")
     with console.progress(report.quiet) as progress:
-        if artifact.all:
-            _do_all(
-                "unpack", artifact.todo(".cgkv", ".safetensors"), report,
-                lambda path, target: packing.unpack(path, target, progress=progress),
-            )  # fmt: skip
-            return
-        if file is None:
-            raise UsageError("no file to unpack is named", "cachegen unpack FILE.cgkv -o OUT")
         result = packing.unpack(file, target, progress=progress)
     _report_one(result, report, target)
 
@@ -255,20 +257,24 @@ def _report_one(result: PackedFile, report: ReportOptions, target: Path) -> None
 
 def _do_all(
     action: str,
-    todo: list[tuple[Path, Path]],
+    pending: tuple[list[tuple[Path, Path]], int],
     report: ReportOptions,
-    work: Callable[[Path, Path], PackedFile],
+    work: Callable[[Path, Path, Progress], PackedFile],
 ) -> None:
     """Do every file; one that cannot be done is named, and the rest are done all the same."""
-    done, failed = [], 0
-    for path, target in todo:
-        try:
-            done.append(work(path, target))
-        except CachegenError as error:
-            console.print_error(error)
-            failed += 1
+    done, errors = [], []
+    with console.progress(report.quiet) as progress:
+        for path, target in pending[0]:
+            try:
+                done.append(work(path, target, progress))
+            except CachegenError as error:
+                errors.append(error)
     report.deliver(PackedFiles(action, tuple(done)))
-    if failed:
+    if pending[1] and not report.quiet:
+        console.note(f"{pending[1]} files were done already; --force does them again")
+    for failure in errors:
+        console.print_error(failure)
+    if errors:
         raise typer.Exit(1)
 
 

@@ -19,6 +19,8 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, OutputError
 from cachegen_cli.results import Skipped
 
+TOKENS = "tokens"  # key of a prompt cache's metadata
+
 
 @dataclass(frozen=True)
 class LayerKV:
@@ -97,6 +99,14 @@ class CacheFile:
                 "files of mlx-lm before 0.32 have another layout",
             ) from error
         return cls(path, entries, metadata if isinstance(metadata, dict) else {})
+
+    def take_tokens(self) -> list[int]:
+        """The prompt's token ids, out of the metadata, if `unpack` has put them there."""
+        found = self.metadata.get(TOKENS, "").split()
+        if not found or not all(token.isdecimal() for token in found):
+            return []
+        del self.metadata[TOKENS]
+        return [int(token) for token in found]
 
     def layers(self) -> Iterator[LayerKV]:
         """Entry by entry; each is let go when the next is asked for.

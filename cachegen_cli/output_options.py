@@ -133,12 +133,13 @@ class ArtifactOptions:
         check_target(self.output, self.force)
         return self.output
 
-    def todo(self, suffix: str, target_suffix: str) -> list[tuple[Path, Path]]:
-        """(source, target) of each file in the folder whose target is not there."""
+    def pending(self, suffix: str, target_suffix: str) -> tuple[list[tuple[Path, Path]], int]:
+        """((source, target) of each file in the folder that is not done, how many are)."""
         folder = self.all or Path()
         pairs = [
             (path, path.with_suffix(target_suffix))
             for path in sorted(folder.glob(f"*{suffix}"))
             if path.is_file() and not path.name.startswith(".")
         ]
-        return [pair for pair in pairs if self.force or not pair[1].exists()]
+        left = [pair for pair in pairs if self.force or not pair[1].exists()]
+        return left, len(pairs) - len(left)

@@ -15,10 +15,10 @@ from cachegen_cli.analysis import check, quantized, widths
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.container import VERSION, Reader, Writer, coder_version
 from cachegen_cli.coding.sections import Section
-from cachegen_cli.coding.streams import HEADER_BYTES, decode, shape_of
+from cachegen_cli.coding.streams import HEADER_BYTES, claims, decode
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, OutputError
-from cachegen_cli.kvcache import CacheFile, LayerKV, make_cache, save_cache
+from cachegen_cli.kvcache import TOKENS, CacheFile, LayerKV, make_cache, save_cache
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quantize import CodeStream, restore
 from cachegen_cli.results import LayerResult, Measurement, PackedFile, Settings, TensorResult
@@ -62,7 +62,7 @@ def pack(
         layers: Iterable[LayerKV] = source.layers
         n_layers, tokens = len(source.layers), list(source.tokens)
     else:
-        layers, n_layers, tokens = source.layers(), len(source.entries), []
+        layers, n_layers, tokens = source.layers(), len(source.entries), source.take_tokens()
     path = Path(path)
     draft = path.resolve().with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -106,7 +106,7 @@ def unpack(path: Path | str, target: Path | str, *, progress: Progress = no_prog
     cache = make_cache(read_layers(reader, progress))
     metadata = {str(k): str(v) for k, v in reader.header["metadata"].items()}
     if tokens := reader.header.get("tokens"):
-        metadata["tokens"] = " ".join(map(str, tokens))
+        metadata[TOKENS] = " ".join(map(str, tokens))
     save_cache(Path(target), cache, metadata)
     return _packed_file("unpack", str(path), reader.header, reader.file_bytes)
 
@@ -228,8 +228,8 @@ def _restored(section: Section, layer: dict[str, Any], name: str) -> mx.array:
     label = f"layer {layer['layer']}'s {name}"
     try:
         # before decoding: a forged stream could claim far more than the header, which was checked
-        if coded < 0 or shape_of(section.stream) != (heads * dim, coded):
-            raise InputError("its codes have another shape than the header says")
+        if claims(section.stream) != (place["bits"], heads * dim, coded):
+            raise InputError("its codes have another width or shape than the header says")
         codes = decode(section.stream)
         kept = section.read_kept(heads, first + last, dim)
         group_size = max(1, min(place["group_size"], coded))

@@ -24,7 +24,6 @@ from cachegen_cli.errors import UsageError
 MIN_BITS, MAX_BITS = 1, 8
 PARAMETER_BYTES = 4  # a group's scale and zero for one channel, two fp16 numbers
 MIN_STEP = 1e-8
-MAX_FLOAT16 = 65504.0
 
 
 class CodeStream(NamedTuple):
@@ -102,9 +101,17 @@ def cachegen_quant_dequant(x: mx.array, bits: int, group_size: int = 32) -> mx.a
 
 
 def wide_groups(stream: CodeStream) -> mx.array:
-    """Groups [G, n_groups, 1, 1] of a batched stream with a parameter beyond float16's range."""
-    peak = mx.maximum(mx.abs(stream.scale), mx.abs(stream.zero)).max(axis=-1, keepdims=True)
-    return peak > MAX_FLOAT16
+    """Groups [G, n_groups, 1, 1] of a batched stream that float16 parameters would spoil.
+
+    That is where a parameter is beyond float16's range, or so small that rounding it could
+    move a value by more than half a step. The step of a constant channel moves nothing.
+    """
+    scale_error, zero_error = (
+        mx.abs(x - x.astype(mx.float16).astype(mx.float32)) for x in (stream.scale, stream.zero)
+    )
+    levels = mx.where(stream.scale > MIN_STEP, float(2**stream.bits - 1), 0.0)
+    moved = zero_error + mx.where(levels > 0, levels * scale_error, 0.0)
+    return (moved > stream.scale / 2).any(axis=-1, keepdims=True)
 
 
 def stored_parameters(stream: CodeStream) -> tuple[mx.array, mx.array]:

@@ -146,8 +146,10 @@ class Tensor:
         codes = self.codes.reshape(self.heads * self.dim, -1)
         stream = encode(codes, self.bits, choice=self.choice)
         scale = zero = np.zeros((self.heads, 0, self.dim), np.float32)
+        wide = np.zeros((self.heads, 0), bool)
         if self.stream is not None:
             scale = np.asarray(self.stream.scale)[:, :, 0]
             zero = np.asarray(self.stream.zero)[:, :, 0]
+            wide = np.asarray(self._wide)[:, :, 0, 0]
         kept = np.asarray(self.kept.view(mx.uint16)) if self.kept.size else np.zeros(0, np.uint16)
-        return Section.of(stream, scale, zero, kept)
+        return Section.of(stream, scale, zero, wide, kept)

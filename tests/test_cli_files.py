@@ -60,6 +60,7 @@ def test_all_of_a_folder_is_done_once(cachegen, packed, tmp_path):
     assert first.code == 0 and len(json.loads(first.out)["files"]) == 2
     second = cachegen("pack", "--all", tmp_path, "--json")
     assert json.loads(second.out)["files"] == []
+    assert "2 files were done already" in second.err
     (tmp_path / "a.safetensors").write_bytes(b"broken")
     third = cachegen("pack", "--all", tmp_path, "--force")
     assert third.code == 1 and "a.safetensors" in third.err and "1 files" in third.out

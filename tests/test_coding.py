@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 
 import numpy as np
 import pytest
@@ -207,6 +208,14 @@ def test_every_damage_is_an_error_or_harmless():
                     assert back.dtype == np.uint8 and back.size < 1 << 26
 
 
+@pytest.mark.parametrize("n", [0, 1])
+@pytest.mark.parametrize("number", range(5))
+def test_streams_without_symbols_are_refused(number, n):
+    head = struct.pack("<BBBBIIhHII", 1, number, 0, 4, 128, 1 << 24, 0, n, 3, 0)
+    with pytest.raises(InputError, match="no symbols"):
+        decode(head + b"\0\0\0")
+
+
 @pytest.mark.parametrize("bad", [np.zeros(4, np.uint8), np.zeros((2, 2), np.int32)])
 def test_wrong_arrays(bad):
     with pytest.raises(UsageError):
@@ -220,7 +229,10 @@ def test_sections_survive(heads, groups, dim, kept, wide):
     if wide and groups:
         zero[0, -1, 0] = 1e30
     patterns = rng.integers(0, 1 << 16, (heads, kept, dim)).astype(np.uint16)
-    section = Section.from_bytes(Section.of(b"stream", scale, zero, patterns).to_bytes())
+    mask = np.zeros((heads, groups), bool)
+    mask[:1, -1:] = wide
+    whole = Section.of(b"stream", scale, zero, mask, patterns)
+    section = Section.from_bytes(whole.to_bytes())
     assert section.stream == b"stream"
     found = section.read_parameters(heads, groups, dim)
     assert section.wide == bool(wide and groups)

@@ -220,6 +220,42 @@ def test_tokens_can_be_left_out(captured, tmp_path):
     assert "tokens" not in metadata
 
 
+def test_tokens_come_back_from_an_unpacked_cache(captured, tmp_path):
+    pack(captured, tmp_path / "a.cgkv")
+    unpack(tmp_path / "a.cgkv", tmp_path / "a.safetensors")
+    again = pack(tmp_path / "a.safetensors", tmp_path / "b.cgkv")
+    assert again.prompt_tokens == len(captured.tokens) and "tokens" not in again.metadata
+    without = pack(tmp_path / "a.safetensors", tmp_path / "c.cgkv", with_tokens=False)
+    assert without.prompt_tokens == 0 and "tokens" not in without.metadata
+    assert Reader.open(tmp_path / "c.cgkv").header["tokens"] == []
+
+
+def test_headers_that_no_reader_would_take_are_not_written(captured, tmp_path):
+    many = replace(captured, tokens=tuple(range(3_000_000)))
+    with pytest.raises(InputError, match="too long"):
+        pack(many, tmp_path / "a.cgkv")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e5, 1e30])
+def test_parameters_outside_float16_cost_bytes_not_quality(windows, factor):
+    kv = windows.layers[1]
+    scaled = (kv.keys.astype(mx.float32) * factor).astype(mx.bfloat16)
+    one = replace(windows, layers=(replace(kv, keys=scaled),))
+    normal = analyze(replace(windows, layers=(kv,)), bits=8).measurement.layers[0].keys
+    found = analyze(one, bits=8).measurement.layers[0].keys
+    assert found.parameter_bytes > normal.parameter_bytes
+    if factor in (1e-6, 1e5):  # float32 holds their squares
+        assert found.relative_rms_error < 2 * normal.relative_rms_error
+
+
+def test_constant_channels_need_no_wide_parameters(windows):
+    kv = windows.layers[1]
+    flat = replace(kv, keys=mx.full(kv.keys.shape, 1.5, mx.bfloat16))
+    one = analyze(replace(windows, layers=(flat,)), bits=8).measurement.layers[0]
+    assert one.keys.parameter_bytes == one.values.parameter_bytes
+
+
 def test_same_input_same_file(captured, tmp_path):
     for name in "ab":
         pack(captured, tmp_path / f"{name}.cgkv")
@@ -396,6 +432,18 @@ FORGERIES = {
     "layers of nothing": lambda h: h.update(layers=[None]),
     "no tensor": lambda h: h["layers"][2].pop("values"),
     "metadata": lambda h: h.update(metadata=[1]),
+    "other bits": lambda h: h["layers"][0]["keys"].update(bits=4),
+    "seen fewer": lambda h: h["layers"][0].update(tokens_seen=0),
+    "seen more": lambda h: h["layers"][0].update(tokens_seen=1 << 61),
+    "class": lambda h: h["layers"][0].update(cache="Evil"),
+    "window": lambda h: h["layers"][0].update(window=5),
+    "window of a class": lambda h: h["layers"][0].update(cache="RotatingKVCache", window=5),
+    "sinks": lambda h: h["layers"][0].update(cache="RotatingKVCache", window=99, sinks=100),
+    "empty layers": lambda h: h.update(layers=[]),
+    "layers as object": lambda h: h.update(layers={}),
+    "tokens as text": lambda h: h.update(tokens="1 2"),
+    "tokens in text": lambda h: h.update(tokens=["1"]),
+    "settings as number": lambda h: h.update(settings=5),
     "sizes": lambda h: h["layers"][0]["keys"].update(sizes=3),
     "settings": lambda h: h.update(settings=None),
 }
@@ -409,6 +457,16 @@ def test_forged_headers_are_refused_before_anything_is_allocated(small, tmp_path
     with pytest.raises(InputError):
         decoded(path)
         inspect(path)
+    assert mx.get_peak_memory() - mx.get_active_memory() < 1 << 24
+
+
+def test_a_forged_group_size_allocates_nothing(small, tmp_path):
+    path = tmp_path / "f.cgkv"
+    huge = lambda h: h["layers"][0]["keys"].update(group_size=1 << 61)  # noqa: E731
+    path.write_bytes(rewritten(small, huge))
+    mx.reset_peak_memory()
+    found, original = decoded(path), decoded(small)  # one group, as before
+    assert (found[0][0] == original[0][0]).all()
     assert mx.get_peak_memory() - mx.get_active_memory() < 1 << 24
 
 

@@ -27,7 +27,7 @@ VERSION = 1
 # magic, version, reserved, header offset, header length, header checksum
 _PREAMBLE = struct.Struct("<4sHHQII")
 PREAMBLE_BYTES = _PREAMBLE.size
-MAX_HEADER = 1 << 26  # bytes of JSON text
+MAX_HEADER = 1 << 24  # bytes of JSON text; a million token ids take half of it
 TENSORS = ("keys", "values")
 
 
@@ -60,8 +60,15 @@ class Writer:
 
 
 def header_bytes(header: dict[str, Any]) -> bytes:
-    """The header as it stands in a file: JSON, deflated."""
-    return zlib.compress(json.dumps(header, ensure_ascii=False).encode(), 9)
+    """The header as it stands in a file: JSON, deflated.
+
+    Raises:
+        InputError: no reader would take so long a one.
+    """
+    text = json.dumps(header).encode()
+    if len(text) > MAX_HEADER:
+        raise InputError(f"a header of {len(text)} bytes is too long", "--no-tokens shortens it")
+    return zlib.compress(text, 9)
 
 
 def _inflate(data: bytes) -> bytes:
@@ -158,20 +165,43 @@ def _read_header(path: Path, file: BinaryIO, size: int) -> dict[str, Any]:
 
 
 def _check(header: dict[str, Any]) -> None:
-    """Raise ValueError, KeyError or TypeError unless every field that is used has its type."""
-    if not isinstance(header["coder"], str) or not isinstance(header["metadata"], dict):
-        raise ValueError("coder, metadata")
+    """Raise ValueError, KeyError or TypeError unless every field that is used makes sense."""
+    for name, kind in (("coder", str), ("metadata", dict), ("settings", dict), ("layers", list)):
+        if not isinstance(header[name], kind):
+            raise ValueError(name)
+    tokens = header["tokens"]
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        raise ValueError("tokens")
+    if not header["layers"]:
+        raise ValueError("layers")
     for layer in header["layers"]:
-        for name in ("layer", "heads", "tokens", "tokens_seen", "window", "sinks"):
-            _natural(layer[name], name)
-        if not isinstance(layer["cache"], str) or layer["dtype"] not in ("float16", "bfloat16"):
-            raise ValueError("cache or dtype")
-        for tensor in TENSORS:
-            for name in ("dim", "bits", "group_size", "kept_first", "kept_last",
-                         "offset", "length", "crc32"):  # fmt: skip
-                _natural(layer[tensor][name], name)
-            if layer[tensor]["group_size"] < 1 or not 1 <= layer[tensor]["bits"] <= 8:
-                raise ValueError("bits or group_size")
+        _check_layer(layer)
+
+
+def _check_layer(layer: dict[str, Any]) -> None:
+    for name in ("layer", "heads", "tokens", "tokens_seen", "window", "sinks"):
+        _natural(layer[name], name)
+    if layer["dtype"] not in ("float16", "bfloat16"):
+        raise ValueError("dtype")
+    if layer["cache"] not in ("KVCache", "RotatingKVCache"):
+        raise ValueError("cache")
+    tokens, window = layer["tokens"], layer["window"]
+    slides = layer["cache"] == "RotatingKVCache"
+    if slides != (window > 0) or layer["sinks"] > window:
+        raise ValueError("window or sinks")
+    if not slides and layer["tokens_seen"] != tokens:
+        raise ValueError("tokens_seen")
+    if slides and not tokens == min(window, layer["tokens_seen"]):
+        raise ValueError("tokens of a window")
+    for tensor in TENSORS:
+        place = layer[tensor]
+        for name in ("dim", "bits", "group_size", "kept_first", "kept_last",
+                     "offset", "length", "crc32"):  # fmt: skip
+            _natural(place[name], name)
+        if place["group_size"] < 1 or not 1 <= place["bits"] <= 8:
+            raise ValueError("bits or group_size")
+        if place["kept_first"] + place["kept_last"] > tokens:
+            raise ValueError("kept tokens")
 
 
 def _natural(value: Any, name: str) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.errors import InputError
-from cachegen_cli.quantize import MAX_FLOAT16
 
 # stream bytes, parameter bytes, kept bytes, 1 where some groups' parameters are float32
 _HEADER = struct.Struct("<IIII")
@@ -30,11 +29,22 @@ class Section:
 
     @classmethod
     def of(
-        cls, stream: bytes, scale: Floats, zero: Floats, kept: npt.NDArray[np.uint16]
+        cls,
+        stream: bytes,
+        scale: Floats,
+        zero: Floats,
+        wide: npt.NDArray[np.bool_],
+        kept: npt.NDArray[np.uint16],
     ) -> Section:
-        """Build a section; scale and zero are [H, n_groups, D], kept 16-bit patterns."""
-        peak = np.maximum(np.abs(scale), np.abs(zero)).max(axis=-1, initial=0)
-        mask = (peak > MAX_FLOAT16).ravel()
+        """Build a section.
+
+        Args:
+            stream: the codes' stream.
+            scale, zero: [H, n_groups, D].
+            wide: [H, n_groups], groups whose parameters stay float32.
+            kept: 16-bit patterns of the kept tokens.
+        """
+        mask = wide.ravel()
         rows = np.stack([scale, zero], axis=2).reshape(mask.size, 2 * scale.shape[2])
         narrow = rows[~mask].astype("<f2").tobytes()
         parameters = narrow

@@ -52,7 +52,9 @@ class Choice:
 
     @property
     def predicted_bytes(self) -> int:
-        """Upper bound of the stream's length, within 0.1 % and 16 bytes."""
+        """Upper bound of the stream's length, within 0.1 % + 8 bytes for each of its two
+        range-coded streams, tables and payload.
+        """
         return HEADER_BYTES + self.fit.table_bytes + self.fit.payload_bytes
 
 
@@ -105,12 +107,12 @@ def _tokens_to_pay(plain: Fit, best: Fit | None, tokens: int) -> int | None:
     return -(-tokens * best.table_bytes // saved) if best and saved > 0 else None
 
 
-def shape_of(data: bytes) -> tuple[int, int]:
-    """(channels, tokens) that a stream's header claims, (0, 0) if there is no header."""
+def claims(data: bytes) -> tuple[int, int, int]:
+    """(code width, channels, tokens) that a stream's header claims; zeros if there is none."""
     if len(data) < HEADER_BYTES:
-        return 0, 0
-    channels, tokens = _HEADER.unpack_from(data)[4:6]
-    return channels, tokens
+        return 0, 0, 0
+    bits, channels, tokens = _HEADER.unpack_from(data)[3:6]
+    return bits, channels, tokens
 
 
 def _total(fit: Fit) -> int:
@@ -170,6 +172,8 @@ def _decode(data: bytes) -> Codes:
         raise ValueError("its header is of another version or garbled")
     if tokens > MAX_TOKENS or channels * tokens > MAX_ELEMENTS:
         raise ValueError("it claims more codes than a stream may hold")
+    if n < 2:  # no model has fewer symbols
+        raise ValueError("its header gives no symbols")
     if len(data) != HEADER_BYTES + table_bytes + payload_bytes:
         raise ValueError("its length is not the one that its header gives")
     limit = (1 << bits) - 1
