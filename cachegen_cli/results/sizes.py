@@ -21,7 +21,7 @@ class Bytes:
         fixed_bytes: codes packed at their width + parameters.
         kept_bytes: first and last tokens kept in 16 bits; part of every other size.
         entropy_bytes: the estimate that was chosen + parameters; no probability tables.
-        payload_bytes: range-coded symbols, upper bound; None in results of before 0.2.
+        payload_bytes: range-coded symbols, upper bound; None in results of earlier versions.
         table_bytes: the symbol models' tables.
         header_bytes: headers of streams and sections.
         raw_channel_bytes: estimate of the codes, one distribution a head and channel.
