@@ -10,6 +10,7 @@ from typing import Any
 from cachegen_cli.captures import Capture, capture, tool_versions
 from cachegen_cli.device import mx
 from cachegen_cli.errors import UsageError
+from cachegen_cli.headers import PredictedHeader
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.model import Model
 from cachegen_cli.progress import Progress, no_progress
@@ -77,7 +78,7 @@ def analyze(
     check(settings)
     measured_cache = captured(source, prompt, progress, capture_options)
     started = time.perf_counter()
-    measured = measure(measured_cache.layers, settings, progress)
+    measured = measure(measured_cache, settings, progress)
     return Analysis(run_of(measured_cache, started, [settings], measured=[measured]), measured)
 
 
@@ -110,7 +111,7 @@ def sweep(
         check(settings)
     measured_cache = captured(source, prompt, progress, capture_options)
     started = time.perf_counter()
-    rows = tuple(measure(measured_cache.layers, settings, progress) for settings in grid)
+    rows = tuple(measure(measured_cache, settings, progress) for settings in grid)
     return Sweep(run_of(measured_cache, started, grid, measured=rows), rows)
 
 
@@ -130,22 +131,21 @@ def check(settings: Settings) -> None:
             raise UsageError(f"'{value}' is not a {name}", f"choose from {', '.join(choices)}")
 
 
-def measure(
-    layers: Sequence[LayerKV], settings: Settings, progress: Progress = no_progress
-) -> Measurement:
-    """Quantize every layer and estimate its bytes; one evaluation and host read a layer."""
+def measure(source: Capture, settings: Settings, progress: Progress = no_progress) -> Measurement:
+    """Quantize every layer and predict its bytes; one evaluation and host read a layer."""
+    layers = source.layers
     key_bits, value_bits = widths(settings, len(layers))
-    results = []
+    results, header = [], PredictedHeader()
     for done, kv in enumerate(layers):
         progress("analyze", done, len(layers))
-        keys, values = (
-            t.result() for t in quantized(kv, key_bits[done], value_bits[done], settings)
-        )
-        results.append(
-            LayerResult(kv.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values)
-        )
+        tensors = quantized(kv, key_bits[done], value_bits[done], settings)
+        keys, values = (tensor.result() for tensor in tensors)
+        found = LayerResult(kv.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values)
+        header.add(kv, tensors, found)
+        results.append(found)
     progress("analyze", len(layers), len(layers))
-    return Measurement(settings, tuple(results))
+    container = header.container_bytes(settings, source.metadata, source.tokens)
+    return Measurement(settings, tuple(results), container)
 
 
 def widths(settings: Settings, n_layers: int) -> tuple[list[int], list[int]]:

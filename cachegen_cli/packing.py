@@ -6,18 +6,18 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cachegen_cli import __version__
 from cachegen_cli.analysis import check, quantized, widths
 from cachegen_cli.captures import Capture
-from cachegen_cli.coding.container import VERSION, Reader, Writer, coder_version
+from cachegen_cli.coding.container import Reader, Writer
 from cachegen_cli.coding.sections import Section
 from cachegen_cli.coding.streams import HEADER_BYTES, claims, decode
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, OutputError
+from cachegen_cli.headers import file_header, layer_entry, tensor_entry
 from cachegen_cli.kvcache import TOKENS, CacheFile, LayerKV, make_cache, save_cache
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quantize import CodeStream, restore
@@ -71,16 +71,7 @@ def pack(
             found = list(_write_layers(writer, layers, n_layers, settings, progress))
             if not found:
                 raise InputError("the cache has no entries, so there is nothing to pack")
-            header = {
-                "format": "cgkv",
-                "version": VERSION,
-                "tool": __version__,
-                "coder": coder_version(),
-                "settings": asdict(settings),
-                "metadata": dict(source.metadata),
-                "tokens": tokens if with_tokens else [],
-                "layers": found,
-            }
+            header = file_header(settings, source.metadata, tokens if with_tokens else [], found)
             size = writer.finish(header)
             file.flush()
             os.fsync(file.fileno())
@@ -177,33 +168,14 @@ def _write_layers(
     for done, kv in enumerate(layers):
         progress("pack", done, n_layers)
         tensors = quantized(kv, key_bits[done], value_bits[done], settings)
-        entries = {
-            name: _write_tensor(writer, tensor)
-            for name, tensor in zip(("keys", "values"), tensors, strict=True)
-        }
-        yield {
-            "layer": kv.layer,
-            "cache": kv.cache,
-            "heads": kv.keys.shape[0],
-            "tokens": kv.keys.shape[1],
-            "tokens_seen": kv.tokens_seen,
-            "window": kv.window,
-            "sinks": kv.sinks,
-            "dtype": str(kv.keys.dtype).removeprefix("mlx.core."),
-        } | entries
+        keys, values = (_write_tensor(writer, tensor) for tensor in tensors)
+        yield layer_entry(kv, keys, values)
     progress("pack", n_layers, n_layers)
 
 
 def _write_tensor(writer: Writer, tensor: Tensor) -> dict[str, Any]:
     section = tensor.section()
-    return writer.add(section) | {
-        "dim": tensor.dim,
-        "bits": tensor.bits,
-        "group_size": tensor.group_size,
-        "kept_first": tensor.first,
-        "kept_last": tensor.kept.shape[1] - tensor.first,
-        "sizes": asdict(actual(tensor.result(), section)),
-    }
+    return tensor_entry(tensor, writer.add(section), actual(tensor.result(), section))
 
 
 def actual(predicted: TensorResult, section: Section) -> TensorResult:
@@ -285,14 +257,13 @@ def _packed_file(action: str, path: str, header: dict[str, Any], size: int) -> P
             )
             for layer in header["layers"]
         )  # fmt: skip
-        measured = Measurement(pick(Settings, header["settings"]), layers)
+        measured = Measurement(pick(Settings, header["settings"]), layers, size)
         return PackedFile(
             action=action,
             file=path,
             tool={"name": "cachegen", "version": header["tool"], "coder": header["coder"]},
             metadata={str(k): str(v) for k, v in header["metadata"].items()},
             prompt_tokens=len(header.get("tokens") or []),
-            container_bytes=size,
             measurement=measured,
         )
     except (KeyError, TypeError, AttributeError) as error:

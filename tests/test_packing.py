@@ -106,6 +106,12 @@ def test_analysis_predicts_the_file(captured, tmp_path):
     for bits in (2, 4, 8):
         predicted = analyze(captured, bits=bits).measurement
         packed = pack(captured, tmp_path / f"{bits}.cgkv", Settings(bits, bits)).measurement
+        assert abs(predicted.container_bytes - packed.container_bytes) < 0.02 * (
+            packed.container_bytes
+        )
+        assert predicted.container_header_bytes == (
+            predicted.container_bytes - predicted.totals.coded_bytes
+        )
         for guess, fact in zip(predicted.tensors, packed.tensors, strict=True):
             assert fact.coded_bytes <= guess.coded_bytes <= 1.001 * fact.coded_bytes + 16
             assert guess.fixed_bytes == fact.fixed_bytes

@@ -28,6 +28,7 @@ def analysis_view(result: Analysis, wide: bool) -> View:
     columns, rows, totals = by_tensor(measured) if wide else by_layer(measured)
     notes = [_decision(measured), *skipped_notes(result.run), COUNTED]
     if wide:
+        notes.insert(1, _container(measured))
         notes.append(PARTS_COUNTED)
     return View(title_of(result.run, measured.settings), columns, rows, totals, notes)
 
@@ -122,6 +123,14 @@ def _decision(measured: Measurement) -> str:
         f"{si_bytes(beside)}; parameters, which it does not touch, are "
         f"{percent(totals.parameter_bytes / totals.coded_bytes)} of what is left. "
         f"{_delta_sentence(measured)}"
+    )
+
+
+def _container(measured: Measurement) -> str:
+    """What a file of it all would take."""
+    return (
+        f"A file of all sections takes about {si_bytes(measured.container_bytes)} with a header of "
+        f"{si_bytes(measured.container_header_bytes)}."
     )
 
 

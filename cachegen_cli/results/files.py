@@ -21,7 +21,6 @@ class PackedFile:
         tool: versions that wrote it; "coder" is constriction's.
         metadata: strings of the prompt cache.
         prompt_tokens: token ids in the header, 0 if they were left out.
-        container_bytes: the file's length.
         measurement: settings and sizes by layer; bytes are those in the file.
     """
 
@@ -31,13 +30,17 @@ class PackedFile:
     tool: dict[str, str]
     metadata: dict[str, str]
     prompt_tokens: int
-    container_bytes: int
     measurement: Measurement
+
+    @property
+    def container_bytes(self) -> int:
+        """The file's length."""
+        return self.measurement.container_bytes or 0
 
     @property
     def container_header_bytes(self) -> int:
         """The file less its sections: preamble, header, and what it says of each tensor."""
-        return self.container_bytes - (self.measurement.totals.coded_bytes or 0)
+        return self.measurement.container_header_bytes or 0
 
     def to_json(self) -> dict[str, Any]:
         """One flat object."""

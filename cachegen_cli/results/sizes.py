@@ -187,10 +187,23 @@ class Settings:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Sizes of every layer under one setting."""
+    """Sizes of every layer under one setting.
+
+    Attributes:
+        container_bytes: the .cgkv file with its header: as it is, or, in an analysis, about
+            what it would be; None in results of earlier versions.
+    """
 
     settings: Settings
     layers: tuple[LayerResult, ...]
+    container_bytes: int | None = None
+
+    @property
+    def container_header_bytes(self) -> int | None:
+        """The file less its sections."""
+        if self.container_bytes is None or self.totals.coded_bytes is None:
+            return None
+        return self.container_bytes - self.totals.coded_bytes
 
     @cached_property
     def keys(self) -> Bytes:
@@ -217,11 +230,16 @@ class Measurement:
         return {
             "settings": asdict(self.settings),
             "layers": [layer.to_json() for layer in self.layers],
-            "totals": self.totals.to_json(),
+            "totals": self.totals.to_json()
+            | {
+                "container_bytes": self.container_bytes,
+                "container_header_bytes": self.container_header_bytes,
+            },
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Measurement:
         """The inverse of `to_json`; totals are summed again."""
         layers = tuple(LayerResult.from_json(layer) for layer in data["layers"])
-        return cls(pick(Settings, data["settings"]), layers)
+        container = data["totals"].get("container_bytes")
+        return cls(pick(Settings, data["settings"]), layers, container)

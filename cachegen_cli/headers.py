@@ -1,0 +1,91 @@
+"""The header of a .cgkv file: what it says of the cache, its layers and its tensors."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from cachegen_cli import __version__
+from cachegen_cli.coding.container import (
+    PREAMBLE_BYTES,
+    VERSION,
+    coder_version,
+    header_bytes,
+)
+from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.results import LayerResult, Settings, TensorResult
+from cachegen_cli.tensors import Tensor
+
+
+def file_header(
+    settings: Settings,
+    metadata: Mapping[str, str],
+    tokens: Sequence[int],
+    layers: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """The whole header from its layers' entries."""
+    return {
+        "format": "cgkv",
+        "version": VERSION,
+        "tool": __version__,
+        "coder": coder_version(),
+        "settings": asdict(settings),
+        "metadata": dict(metadata),
+        "tokens": list(tokens),
+        "layers": layers,
+    }
+
+
+def layer_entry(kv: LayerKV, keys: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """What the header says of a layer, around its tensors' entries."""
+    return {
+        "layer": kv.layer,
+        "cache": kv.cache,
+        "heads": kv.keys.shape[0],
+        "tokens": kv.keys.shape[1],
+        "tokens_seen": kv.tokens_seen,
+        "window": kv.window,
+        "sinks": kv.sinks,
+        "dtype": str(kv.keys.dtype).removeprefix("mlx.core."),
+        "keys": keys,
+        "values": values,
+    }
+
+
+def tensor_entry(tensor: Tensor, place: dict[str, int], sizes: TensorResult) -> dict[str, Any]:
+    """What the header says of a tensor: where its section is and how to read it."""
+    return place | {
+        "dim": tensor.dim,
+        "bits": tensor.bits,
+        "group_size": tensor.group_size,
+        "kept_first": tensor.first,
+        "kept_last": tensor.kept.shape[1] - tensor.first,
+        "sizes": asdict(sizes),
+    }
+
+
+class PredictedHeader:
+    """The header that a file would have, from predicted sizes; its length is an estimate."""
+
+    def __init__(self) -> None:
+        self.layers: list[dict[str, Any]] = []
+        self.offset = PREAMBLE_BYTES
+
+    def add(self, kv: LayerKV, tensors: Sequence[Tensor], result: LayerResult) -> None:
+        """Take in a layer."""
+        entries = []
+        for tensor, sizes in zip(tensors, (result.keys, result.values), strict=True):
+            length = sizes.coded_bytes or 0
+            # any checksum has as many digits
+            place = {"offset": self.offset, "length": length, "crc32": zlib.crc32(b"%d" % length)}
+            self.offset += length
+            entries.append(tensor_entry(tensor, place, sizes))
+        self.layers.append(layer_entry(kv, *entries))
+
+    def container_bytes(
+        self, settings: Settings, metadata: Mapping[str, str], tokens: Sequence[int]
+    ) -> int:
+        """The file's length: preamble, sections and header."""
+        return self.offset + len(header_bytes(file_header(settings, metadata, tokens, self.layers)))
