@@ -7,16 +7,14 @@ The only room that knows mlx-lm's cache classes. It reads the attributes ``keys`
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, OutputError
+from cachegen_cli.output import drafted
 from cachegen_cli.results import Skipped
 
 TOKENS = "tokens"  # key of a prompt cache's metadata
@@ -151,15 +149,13 @@ def save_cache(path: Path, cache: list[Any], metadata: dict[str, str]) -> None:
     """
     from mlx_lm.models.cache import save_prompt_cache
 
-    draft = path.resolve().with_name(f".{path.name}.{secrets.token_hex(4)}.safetensors")
-    try:
-        save_prompt_cache(str(draft), cache, metadata)
-        os.replace(draft, path.resolve())
-    except (OSError, RuntimeError) as error:
-        raise OutputError(f"'{path}' cannot be written: {error}", "choose another place") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink()
+    with drafted(path, ".safetensors") as draft:
+        try:
+            save_prompt_cache(str(draft), cache, metadata)
+        except RuntimeError as error:  # how MLX says that it cannot write
+            raise OutputError(f"'{path}' cannot be written: {error}", "choose another place") from (
+                error
+            )
 
 
 def _reason_to_skip(entry: Any) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from cachegen_cli.errors import OutputError, UsageError
 
@@ -35,28 +37,51 @@ def check_target(path: Path, force: bool) -> None:
         raise OutputError(f"folder '{folder}' cannot be written", "choose another")
 
 
+@contextmanager
+def drafted(path: Path, suffix: str = "") -> Generator[Path]:
+    """A hidden path beside ``path`` to write to; it takes that place when the block ends well.
+
+    Raises:
+        OutputError: for any OSError of the block, such as a full disk.
+    """
+    target = path.resolve()  # a link stays, what it points to is replaced
+    draft = target.with_name(f".{secrets.token_hex(8)}{suffix}")
+    try:
+        with _as_output_error(path):
+            yield draft
+            draft.replace(target)
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+
+
+def sync(file: BinaryIO) -> None:
+    """Wait until a file's bytes are on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file so that it appears complete or not at all.
 
     Raises:
         OutputError: the disk is full, or the folder cannot be written.
     """
-    target = path.resolve()  # a link stays, what it points to is replaced
-    draft = target.with_name(f".{secrets.token_hex(8)}")
     data = text.encode(errors="replace")
-    try:
-        if path.exists() and not path.is_file():  # a device or a pipe has nothing to replace
+    if path.exists() and not path.is_file():  # a device or a pipe has nothing to replace
+        with _as_output_error(path):
             path.write_bytes(data)
-            return
-        with draft.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
+        return
+    with drafted(path) as draft, draft.open("xb") as file:
+        file.write(data)
+        sync(file)
+
+
+@contextmanager
+def _as_output_error(path: Path) -> Generator[None]:
+    try:
+        yield
     except OSError as error:
         raise OutputError(
             f"'{path}' cannot be written: {error.strerror}", "choose another place"
         ) from error
-    finally:
-        with suppress(OSError):
-            draft.unlink()

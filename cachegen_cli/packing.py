@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,10 @@ from cachegen_cli.coding.container import Reader, Writer
 from cachegen_cli.coding.sections import Section
 from cachegen_cli.coding.streams import HEADER_BYTES, claims, decode
 from cachegen_cli.device import mx
-from cachegen_cli.errors import InputError, OutputError
+from cachegen_cli.errors import InputError
 from cachegen_cli.headers import file_header, layer_entry, tensor_entry
 from cachegen_cli.kvcache import TOKENS, CacheFile, LayerKV, make_cache, save_cache
+from cachegen_cli.output import drafted, sync
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quantize import CodeStream, restore
 from cachegen_cli.results import LayerResult, Measurement, PackedFile, Settings, TensorResult
@@ -64,25 +63,14 @@ def pack(
     else:
         layers, n_layers, tokens = source.layers(), len(source.entries), source.take_tokens()
     path = Path(path)
-    draft = path.resolve().with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with draft.open("xb") as file:
-            writer = Writer(file)
-            found = list(_write_layers(writer, layers, n_layers, settings, progress))
-            if not found:
-                raise InputError("the cache has no entries, so there is nothing to pack")
-            header = file_header(settings, source.metadata, tokens if with_tokens else [], found)
-            size = writer.finish(header)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path.resolve())
-    except OSError as error:
-        raise OutputError(
-            f"'{path}' cannot be written: {error.strerror}", "choose another place"
-        ) from error
-    finally:
-        with suppress(OSError):
-            draft.unlink()
+    with drafted(path) as draft, draft.open("xb") as file:
+        writer = Writer(file)
+        found = list(_write_layers(writer, layers, n_layers, settings, progress))
+        if not found:
+            raise InputError("the cache has no entries, so there is nothing to pack")
+        header = file_header(settings, source.metadata, tokens if with_tokens else [], found)
+        size = writer.finish(header)
+        sync(file)
     return _packed_file("pack", str(path), header, size)
 
 

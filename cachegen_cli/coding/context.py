@@ -7,6 +7,7 @@ a group is coded in one call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -52,24 +53,15 @@ class Context(TableFit):
         coder = encoder()
         channels, tokens = symbols.shape
         lanes, active = _lanes(blocks, segment_blocks(channels, tokens, self.n_symbols))
-        for step in range(len(lanes)):
-            if step == 0:
-                coder.encode(lanes[0], models.block(0))
-                continue
-            n = active[step]
-            order, bounds = _by_context(lanes[step - 1, :n] % self.n_symbols, self.n_symbols)
-            current = lanes[step, :n][order]
-            for context, start, end in bounds:
-                coder.encode(current[start:end], models.block(context + 1))
-        previous = blocks[:, -1] % self.n_symbols if blocks.size else None
+        n = self.n_symbols
+        previous = None
+        for lane, count in zip(lanes, active, strict=True):
+            current = lane[:count]
+            _encode(coder, current, None if previous is None else previous[:count], models.block)
+            previous = current % n
+        previous = blocks[:, -1] % n if blocks.size else None
         for column in rest.astype(np.int32).T:
-            if previous is None:
-                coder.encode(np.ascontiguousarray(column), models.single(0))
-            else:
-                order, bounds = _by_context(previous, self.n_symbols)
-                current = column[order]
-                for context, start, end in bounds:
-                    coder.encode(current[start:end], models.single(context + 1))
+            _encode(coder, column, previous, models.single)
             previous = column
         return words(coder)
 
@@ -83,29 +75,17 @@ class Context(TableFit):
         active = _active(channels, n_blocks, length)
         segments = -(-n_blocks // length)
         lanes = np.zeros((len(active), segments * channels), np.int32)
-        for step in range(len(active)):
-            if step == 0:
-                lanes[0] = coder.decode(models.block(0), segments * channels)
-                continue
-            order, bounds = _by_context(lanes[step - 1, : active[step]] % n, n)
-            lanes[step, order] = np.concatenate(
-                [coder.decode(models.block(context + 1), end - start)
-                 for context, start, end in bounds]
-            )  # fmt: skip
+        previous = None
+        for step, count in enumerate(active):
+            behind = None if previous is None else previous[:count]
+            lanes[step, :count] = _decode(coder, count, behind, models.block)
+            previous = lanes[step, :count] % n
         by_segment = lanes.reshape(len(lanes), segments, channels).transpose(2, 1, 0)
         blocks = by_segment.reshape(channels, -1)[:, :n_blocks]
         rest = np.zeros((n_rest, channels), np.int32)
         previous = blocks[:, -1] % n if n_blocks else None
         for step in range(n_rest):
-            if previous is None:
-                rest[step] = coder.decode(models.single(0), channels)
-            else:
-                order, bounds = _by_context(previous, n)
-                rest[step, order] = np.concatenate(
-                    [coder.decode(models.single(context + 1), end - start)
-                     for context, start, end in bounds]
-                )  # fmt: skip
-            previous = rest[step]
+            rest[step] = previous = _decode(coder, channels, previous, models.single)
         return join(blocks, rest.T, n)
 
 
@@ -150,11 +130,39 @@ def _lanes(blocks: Symbols, length: int) -> tuple[npt.NDArray[np.int32], list[in
     return np.ascontiguousarray(lanes.reshape(length, -1)[: len(active)]), active
 
 
-def _by_context(previous: Symbols, n: int) -> tuple[Symbols, list[tuple[int, int, int]]]:
+def _encode(
+    coder: Any, current: Symbols, previous: Symbols | None, model: Callable[[int], Any]
+) -> None:
+    """Code symbols under ``model(0)``, or each group behind a symbol c under ``model(c + 1)``."""
+    if previous is None:
+        coder.encode(np.ascontiguousarray(current), model(0))
+        return
+    order, bounds = _by_context(previous)
+    grouped = current[order]
+    for context, start, end in bounds:
+        coder.encode(grouped[start:end], model(context + 1))
+
+
+def _decode(
+    coder: Any, count: int, previous: Symbols | None, model: Callable[[int], Any]
+) -> npt.NDArray[np.int32]:
+    """The inverse of `_encode`."""
+    if previous is None:
+        found: npt.NDArray[np.int32] = coder.decode(model(0), count)
+        return found
+    order, bounds = _by_context(previous)
+    found = np.empty(count, np.int32)
+    found[order] = np.concatenate(
+        [coder.decode(model(context + 1), end - start) for context, start, end in bounds]
+    )
+    return found
+
+
+def _by_context(previous: Symbols) -> tuple[Symbols, list[tuple[int, int, int]]]:
     """(stable order by context, [(context, start, end), ...] of the contexts that occur)."""
-    small = previous.astype(np.uint8 if n <= 256 else np.uint16)
+    small = previous.astype(np.uint16 if previous.max() > 255 else np.uint8)
     order = np.argsort(small, kind="stable")
-    ends = np.bincount(small, minlength=n).cumsum().tolist()
+    ends = np.bincount(small).cumsum().tolist()
     bounds = [
         (context, start, end)
         for context, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
