@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 # public name -> the module that holds it, imported on first use: MLX is not needed for --help
 _HOMES = {
     "cachegen_cli.analysis": ("analyze", "sweep"),
-    "cachegen_cli.captures": ("Capture", "capture"),
+    "cachegen_cli.captures": ("Capture", "capture", "capture_texts"),
     "cachegen_cli.catalog": ("list_models",),
     "cachegen_cli.coding": ("decode", "encode"),
     "cachegen_cli.entropy": (
@@ -27,16 +27,19 @@ _HOMES = {
     ),
     "cachegen_cli.model": ("Model", "load_model"),
     "cachegen_cli.packing": ("inspect", "load_packed", "pack", "unpack"),
-    "cachegen_cli.verification": ("verify",),
-    "cachegen_cli.prompt": ("Prompt", "read_prompt"),
+    "cachegen_cli.planning": ("plan",),
+    "cachegen_cli.prompt": ("Prompt", "read_prompt", "read_prompts"),
     "cachegen_cli.quantize": (
         "CodeStream", "cachegen_quant_dequant", "dequant_codes", "dequant_codes_batched",
         "layer_group_bits", "quantize_to_codes", "quantize_to_codes_batched",
     ),
     "cachegen_cli.report": ("render",),
     "cachegen_cli.results": (
-        "Analysis", "Measurement", "ModelList", "Settings", "Sweep", "from_json", "to_json",
+        "Analysis", "Measurement", "ModelList", "Plan", "Quality", "QualityAnalysis", "Sensitivity",
+        "Settings", "Sweep", "from_json", "to_json",
     ),
+    "cachegen_cli.sensitivities": ("sensitivity",),
+    "cachegen_cli.verification": ("verify",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

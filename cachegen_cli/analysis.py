@@ -1,138 +1,194 @@
-"""From a model and a prompt to results: capture once, measure under any settings."""
+"""From a model and texts to results: capture once, measure under any settings."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from math import log
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from cachegen_cli.captures import Capture, capture, tool_versions
+from cachegen_cli.captures import Capture, Texts, capture_texts, tool_versions
 from cachegen_cli.device import mx
 from cachegen_cli.errors import UsageError
 from cachegen_cli.headers import PredictedHeader
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.model import Model
+from cachegen_cli.notices import notices_of
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.prompt import Prompt
-from cachegen_cli.quantize import check_bits, check_group_size, layer_group_bits
+from cachegen_cli.quality import Positions, Reference
 from cachegen_cli.results import (
     Analysis,
     LayerResult,
     Measurement,
-    Notice,
+    Plan,
+    PromptInfo,
     Run,
     Settings,
     Sweep,
+    over_texts,
 )
+from cachegen_cli.schedules import SCHEDULES, check, settings_with, widths
 from cachegen_cli.tensors import Tensor
 
-SCHEDULES = ("uniform", "depth")
-DELTAS = ("auto", "on", "off")
-TOKENS_PER_SYMBOL = 16  # fewer, and free tables flatter by more than 0.05 bits an element
+Source = Capture | Sequence[Capture] | str | Model | None
+"""Captures to use again, or a model."""
 
 
 def analyze(
-    source: Capture | str | Model | None = None,
-    prompt: str | Prompt | None = None,
+    source: Source = None,
+    prompt: Texts = None,
     *,
     bits: int = 4,
     key_bits: int | None = None,
     value_bits: int | None = None,
     group_size: int = 32,
-    schedule: str = "uniform",
+    schedule: str | Path | Plan = "uniform",
     delta: str = "auto",
     pooled: bool = False,
     keep_first: int = 0,
     keep_last: int = 0,
+    quality: bool = False,
+    continuation: int | None = None,
     progress: Progress = no_progress,
     **capture_options: Any,
 ) -> Analysis:
     """Measure one setting on a model's KV cache.
 
     Args:
-        source: a `Capture` to use again, or the model that `capture` takes.
-        prompt: the prompt that `capture` takes.
+        source: a `Capture` to use again, or several, or the model that `capture_texts` takes.
+        prompt: the text or texts that `capture_texts` takes; over several, sizes are sums.
         bits: code width of keys and values; ``key_bits`` and ``value_bits`` override it.
         group_size: tokens a group.
-        schedule: "uniform", or "depth" for fewer bits in deeper layers (`layer_group_bits`).
+        schedule: "uniform", "depth" for fewer bits in deeper layers (`layer_group_bits`), or
+            a `Plan` or its file, which decides all widths.
         delta: token deltas "on", "off", or "auto" for the smaller of the two in each tensor.
         pooled: one distribution a head instead of one a channel, in the entropy estimate.
         keep_first, keep_last: tokens to leave in 16 bits; groups lie between them.
+        quality: measure what the compressed cache does to predictions, too.
+        continuation: the last tokens of each text, which are left out of the cache for that;
+            None for 256, or half of a shorter text.
         progress: called with (stage, done, of).
-        capture_options: further arguments of `capture`.
+        capture_options: further arguments of `capture_texts`.
 
     Raises:
         CachegenError: settings, model or prompt that cannot be used.
     """
-    settings = Settings(
+    base = Settings(
         key_bits=bits if key_bits is None else key_bits,
         value_bits=bits if value_bits is None else value_bits,
         group_size=group_size,
-        schedule=schedule,
         delta=delta,
         pooled=pooled,
         keep_first=keep_first,
         keep_last=keep_last,
     )
-    check(settings)
-    measured_cache = captured(source, prompt, progress, capture_options)
-    started = time.perf_counter()
-    measured = measure(measured_cache, settings, progress)
-    return Analysis(run_of(measured_cache, started, [settings], measured=[measured]), measured)
+    grid = [settings_with(schedule, base)]
+    texts = captured(source, prompt, progress, capture_options, continuation if quality else 0)
+    run, rows = _measured(texts, grid, quality, progress)
+    return Analysis(run, rows[0])
 
 
 def sweep(
-    source: Capture | str | Model | None = None,
-    prompt: str | Prompt | None = None,
+    source: Source = None,
+    prompt: Texts = None,
     *,
     bits: Sequence[int] = (2, 3, 4, 8),
     group_sizes: Sequence[int] = (32,),
-    schedule: str = "uniform",
+    schedule: str | Path | Plan = "uniform",
     delta: str = "auto",
     pooled: bool = False,
     keep_first: int = 0,
     keep_last: int = 0,
+    quality: bool = False,
+    continuation: int | None = None,
     progress: Progress = no_progress,
     **capture_options: Any,
 ) -> Sweep:
-    """Measure every width with every group size on the KV cache of one prefill.
+    """Measure every width with every group size on the KV cache of one prefill a text.
 
-    Args and errors as in `analyze`; rows run through ``bits`` for each group size in turn.
+    Args and errors as in `analyze`; rows run through ``bits`` for each group size in turn. A
+    plan adds a row to the uniform widths of each group size.
     """
-    grid = [
-        Settings(width, width, group_size, schedule, delta, pooled, keep_first, keep_last)
-        for group_size in dict.fromkeys(group_sizes)
-        for width in dict.fromkeys(bits)
-    ]
+    rest = Settings(delta=delta, pooled=pooled, keep_first=keep_first, keep_last=keep_last)
+    named = schedule in SCHEDULES
+    grid = []
+    for group_size in dict.fromkeys(group_sizes):
+        base = replace(rest, group_size=group_size)
+        for width in dict.fromkeys(bits):
+            uniform = replace(base, key_bits=width, value_bits=width)
+            grid.append(settings_with(schedule if named else "uniform", uniform))
+        if not named:
+            grid.append(settings_with(schedule, base))
     if not grid:
         raise UsageError("nothing to sweep", "give at least one width and one group size")
+    texts = captured(source, prompt, progress, capture_options, continuation if quality else 0)
+    run, rows = _measured(texts, grid, quality, progress)
+    return Sweep(run, rows)
+
+
+def _measured(
+    texts: Iterator[Capture], grid: Sequence[Settings], quality: bool, progress: Progress
+) -> tuple[Run, tuple[Measurement, ...]]:
+    """Every setting on every text; only one text's cache and reference are held at a time."""
     for settings in grid:
         check(settings)
-    measured_cache = captured(source, prompt, progress, capture_options)
-    started = time.perf_counter()
-    rows = tuple(measure(measured_cache, settings, progress) for settings in grid)
-    return Sweep(run_of(measured_cache, started, grid, measured=rows), rows)
+    runs = []
+    found: list[list[Measured]] = [[] for _ in grid]
+    for text in texts:
+        started = time.perf_counter()
+        reference, seconds = None, {}
+        if quality:
+            progress("reference", 0, 1)
+            reference = Reference(text)
+            seconds = {"reference_seconds": time.perf_counter() - started}
+        for done, (settings, so_far) in enumerate(zip(grid, found, strict=True)):
+            if reference:
+                progress("quality", done, len(grid))
+            so_far.append(measure_text(text, settings, reference, progress))
+        newest = [so_far[-1].sizes for so_far in found]
+        runs.append(run_of(text, started, grid, seconds, newest))
+    prompts = [run.prompt for run in runs]
+    return Run.over(runs), tuple(pooled_over(so_far, prompts) for so_far in found)
 
 
-def check(settings: Settings) -> None:
-    """Raise UsageError unless the settings can be measured."""
-    check_bits(settings.key_bits)
-    check_bits(settings.value_bits)
-    check_group_size(settings.group_size)
-    for kept in (settings.keep_first, settings.keep_last):
-        if kept < 0:
-            raise UsageError(f"{kept} tokens cannot be kept", "0 or more tokens stay in 16 bits")
-    for name, value, choices in (
-        ("schedule", settings.schedule, SCHEDULES),
-        ("delta", settings.delta, DELTAS),
-    ):
-        if value not in choices:
-            raise UsageError(f"'{value}' is not a {name}", f"choose from {', '.join(choices)}")
+class Measured(NamedTuple):
+    """A text under a setting; positions only where quality was measured."""
+
+    sizes: Measurement
+    positions: Positions | None
 
 
-def measure(source: Capture, settings: Settings, progress: Progress = no_progress) -> Measurement:
-    """Quantize every layer and predict its bytes; one evaluation and host read a layer."""
+def measure_text(
+    text: Capture, settings: Settings, reference: Reference | None, progress: Progress = no_progress
+) -> Measured:
+    """A text's sizes and, against its reference, its quality, from one quantization."""
+    if reference is None:
+        return Measured(measure(text, settings, progress), None)
+    restored: list[LayerKV] = []
+    sizes = measure(text, settings, restored=restored)
+    positions = reference.compare(restored)
+    return Measured(replace(sizes, quality=positions.quality()), positions)
+
+
+def pooled_over(texts: Sequence[Measured], prompts: Sequence[PromptInfo]) -> Measurement:
+    """One setting over all texts: sizes are sums, quality is that of all positions."""
+    positions = [text.positions for text in texts if text.positions]
+    quality = Positions.of(positions).quality() if positions else None
+    return over_texts([text.sizes for text in texts], prompts, quality)
+
+
+def measure(
+    source: Capture,
+    settings: Settings,
+    progress: Progress = no_progress,
+    restored: list[LayerKV] | None = None,
+) -> Measurement:
+    """Quantize every layer and predict its bytes; one evaluation and host read a layer.
+
+    Args:
+        restored: takes every layer as a decoder would give it back.
+    """
     layers = source.layers
     key_bits, value_bits = widths(settings, len(layers))
     results, header = [], PredictedHeader()
@@ -143,19 +199,18 @@ def measure(source: Capture, settings: Settings, progress: Progress = no_progres
         found = LayerResult(kv.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values)
         header.add(kv, tensors, found)
         results.append(found)
+        if restored is not None:
+            restored.append(restored_layer(kv, tensors))
     progress("analyze", len(layers), len(layers))
     container = header.container_bytes(settings, source.metadata, source.tokens)
     return Measurement(settings, tuple(results), container)
 
 
-def widths(settings: Settings, n_layers: int) -> tuple[list[int], list[int]]:
-    """Code widths of each layer's keys and of its values under the schedule."""
-    if settings.schedule == "depth":
-        keys, values = (
-            layer_group_bits(n_layers, bits) for bits in (settings.key_bits, settings.value_bits)
-        )
-        return keys, values
-    return [settings.key_bits] * n_layers, [settings.value_bits] * n_layers
+def restored_layer(kv: LayerKV, tensors: Sequence[Tensor]) -> LayerKV:
+    """The layer as a decoder would give it back."""
+    keys, values = (tensor.restored(kv.keys.dtype) for tensor in tensors)
+    mx.eval(keys, values)
+    return replace(kv, keys=keys, values=values)
 
 
 def quantized(kv: LayerKV, key_bits: int, value_bits: int, settings: Settings) -> list[Tensor]:
@@ -169,17 +224,21 @@ def quantized(kv: LayerKV, key_bits: int, value_bits: int, settings: Settings) -
 
 
 def captured(
-    source: Capture | str | Model | None,
-    prompt: str | Prompt | None,
+    source: Source,
+    prompts: Texts,
     progress: Progress,
     options: dict[str, Any],
-) -> Capture:
-    """The capture that is given, or one made now."""
-    if not isinstance(source, Capture):
-        return capture(source, prompt, progress=progress, **options)
-    if prompt is not None or options:
+    continuation: int | None = 0,
+) -> Iterator[Capture]:
+    """The captures that are given, or those made now, one by one."""
+    if source is None or isinstance(source, str | Model):
+        yield from capture_texts(
+            source, prompts, continuation=continuation, progress=progress, **options
+        )
+        return
+    if prompts is not None or options or continuation:
         raise UsageError("a capture has its prompt already", "leave out prompt and its options")
-    return source
+    yield from [source] if isinstance(source, Capture) else source
 
 
 def run_of(
@@ -189,61 +248,13 @@ def run_of(
     times: dict[str, float] | None = None,
     measured: Sequence[Measurement] = (),
 ) -> Run:
-    """What to say of a run that began to analyze at ``started``."""
+    """What to say of a text's run that began to analyze at ``started``."""
     timing = source.timing | {"analysis_seconds": time.perf_counter() - started} | (times or {})
     return Run(
         tool=tool_versions(),
         model=source.model,
         prompt=source.prompt,
         skipped=source.skipped,
-        warnings=(
-            *source.notices,
-            *_short_prompt_notice(source.layers, grid),
-            *_tables_notice(source.prompt.tokens, measured),
-        ),
+        warnings=notices_of(source, grid, measured),
         timing={name: round(seconds, 6) for name, seconds in timing.items()},
     )
-
-
-def _short_prompt_notice(layers: Sequence[LayerKV], grid: Sequence[Settings]) -> list[Notice]:
-    """Say by how much the plug-in entropy is too low where few tokens meet many symbols.
-
-    Its bias is (symbols - 1) / (2 ln 2 n) bits for a distribution of n (Miller and Madow, 1955).
-    """
-    tokens = min(kv.keys.shape[1] for kv in layers)
-    worst = 0.0
-    for settings in grid:
-        bits = max(settings.key_bits, settings.value_bits)
-        symbols = 2 ** (bits + 1) - 1 if settings.delta == "on" else 2**bits
-        n = tokens * (min(kv.keys.shape[2] for kv in layers) if settings.pooled else 1)
-        if n < TOKENS_PER_SYMBOL * symbols:
-            worst = max(worst, min((symbols - 1) / (2 * log(2) * n), bits))
-    if not worst:
-        return []
-    widest = max(max(settings.key_bits, settings.value_bits) for settings in grid)
-    return [
-        Notice(
-            "short-prompt",
-            f"{tokens} tokens are few for {widest} bits: with free probability tables the entropy "
-            f"is too low by up to {worst:.2f} bits an element, so its saving flatters",
-        )
-    ]
-
-
-def _tables_notice(tokens: int, measured: Sequence[Measurement]) -> list[Notice]:
-    """Say where most tensors are packed plainly only because the prompt is short."""
-    notices = []
-    for one in measured:
-        waiting = sorted(t.tokens_to_pay for t in one.tensors if t.tokens_to_pay is not None)
-        if 2 * len(waiting) > len(one.tensors):
-            settings = one.settings
-            notices.append(
-                Notice(
-                    "tables-do-not-pay",
-                    f"{tokens} tokens are too few for probability tables at K{settings.key_bits} "
-                    f"V{settings.value_bits}: {len(waiting)} of {len(one.tensors)} tensors are "
-                    f"packed plainly; from about {waiting[len(waiting) // 2]} tokens on tables "
-                    "would pay (an estimate)",
-                )
-            )
-    return notices

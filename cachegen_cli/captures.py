@@ -1,21 +1,41 @@
-"""One prefill: a model, a prompt, and the keys and values that they leave in the cache."""
+"""Prefills: a model, texts, and the keys and values that they leave in the cache."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 from cachegen_cli.device import mx
-from cachegen_cli.errors import InputError, ModelError
+from cachegen_cli.errors import InputError, ModelError, UsageError
 from cachegen_cli.kvcache import LayerKV, read_cache
-from cachegen_cli.model import Model, cut, dtype_name, encode, load_model, prefill
+from cachegen_cli.model import Model, dtype_name, load_model
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.prompt import Prompt, read_prompt
+from cachegen_cli.prompt import DEFAULT_SAMPLE, LONG_SAMPLE, Prompt, read_prompt
+from cachegen_cli.reading import cut, encode, prefill
 from cachegen_cli.results import ModelInfo, Notice, PromptInfo, Skipped
+
+CONTINUATION = 256  # tokens, of a text of twice as many or more
+SHORTEST_CONTINUATION = 2  # its first token is read, its second predicted
+SAMPLE_CONTEXT = 896  # tokens of the long sample before its continuation
+
+
+@dataclass(frozen=True)
+class Live:
+    """What a capture keeps for the model to read on from it.
+
+    Attributes:
+        cache: mlx-lm's prompt cache after the analysed tokens; fork it before reading on.
+        continuation: the token ids that come next in the text.
+    """
+
+    model: Model
+    cache: list[Any]
+    continuation: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -25,8 +45,9 @@ class Capture:
     Attributes:
         layers: the analysed cache entries.
         skipped: the others.
-        tokens: the prompt's token ids.
+        tokens: the analysed token ids.
         metadata: what mlx_lm.generate wants to find beside a prompt cache.
+        live: None where no continuation was asked for.
     """
 
     layers: tuple[LayerKV, ...]
@@ -37,40 +58,74 @@ class Capture:
     timing: dict[str, float]
     tokens: tuple[int, ...]
     metadata: dict[str, str]
+    live: Live | None = None
+
+
+Texts = str | Prompt | Sequence[str | Prompt] | None
+"""A text, several, or None for the bundled sample."""
 
 
 def capture(
-    model: str | Model | None = None,
-    prompt: str | Prompt | None = None,
-    *,
-    chat: bool = False,
-    max_prompt_tokens: int | None = None,
-    adapter_path: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    progress: Progress = no_progress,
+    model: str | Model | None = None, prompt: str | Prompt | None = None, **options: Any
 ) -> Capture:
     """Run a model over a prompt once and take the keys and values of every cache entry.
 
     Args:
         model: hub id, folder, .gguf file or a loaded `Model`; None for the default model.
         prompt: the text itself, or a `Prompt`; None for the bundled sample.
-        chat: put the prompt into the model's chat template.
-        max_prompt_tokens: cut the prompt to its first tokens.
-        adapter_path, revision, trust_remote_code: as in `load_model`.
-        progress: called with (stage, done, of).
+        options: as in `capture_texts`.
 
     Raises:
         CachegenError: a model or prompt that cannot be used; see `load_model` and `encode`.
     """
-    if prompt is None:
-        prompt = read_prompt(None)
-    elif isinstance(prompt, str):
-        prompt = Prompt(prompt)
-    if not prompt.text:
-        raise InputError("the prompt is empty", "give a text")
-    if any(0xD800 <= ord(c) < 0xE000 for c in prompt.text):
-        raise InputError("the prompt holds lone surrogates, which are no text", "decode it first")
+    return next(capture_texts(model, prompt, **options))
+
+
+def capture_texts(
+    model: str | Model | None = None,
+    prompts: Texts = None,
+    *,
+    continuation: int | None = 0,
+    chat: bool = False,
+    max_prompt_tokens: int | None = None,
+    adapter_path: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Progress = no_progress,
+) -> Iterator[Capture]:
+    """A capture of each text, with the model loaded once; all texts are checked before any runs.
+
+    Args:
+        model: as in `capture`.
+        prompts: one or several texts.
+        continuation: tokens at the end of each text to leave to `quality`; 0 for none, None for
+            256 or half of a shorter text. The bundled sample is then the long one, cut to 896
+            tokens and these.
+        chat: put the texts into the model's chat template.
+        max_prompt_tokens: cut each text to its first tokens, the continuation included.
+        adapter_path, revision, trust_remote_code: as in `load_model`.
+        progress: called with (stage, done, of).
+
+    Raises:
+        CachegenError: as in `capture`.
+    """
+    if continuation is not None and continuation != 0 and continuation < SHORTEST_CONTINUATION:
+        raise UsageError(
+            f"a continuation of {continuation} tokens predicts nothing",
+            f"give {SHORTEST_CONTINUATION} or more",
+        )
+    if prompts is None:
+        prompts = read_prompt(None, LONG_SAMPLE if continuation != 0 else DEFAULT_SAMPLE)
+        if continuation != 0 and max_prompt_tokens is None:
+            max_prompt_tokens = SAMPLE_CONTEXT + (continuation or CONTINUATION)
+    texts = [
+        Prompt(text) if isinstance(text, str) else text
+        for text in ([prompts] if isinstance(prompts, str | Prompt) else prompts)
+    ]
+    if not texts:
+        raise InputError("there is no text", "give one or more")
+    for text in texts:
+        _check(text)
     started = time.perf_counter()
     if not isinstance(model, Model):
         model = load_model(
@@ -80,31 +135,82 @@ def capture(
             trust_remote_code=trust_remote_code,
             progress=progress,
         )
-    loaded = time.perf_counter()
-    given = encode(model, prompt, chat=chat)
-    tokens = cut(model, given, max_prompt_tokens)
-    layers, skipped = read_cache(prefill(model, tokens, progress), model.dtype)
+    load_seconds = time.perf_counter() - started
+    metadata = {
+        "model": model.path,
+        "tokenizer_config": json.dumps({"trust_remote_code": trust_remote_code}),
+    }
+    encoded = []
+    for text in texts:
+        given = encode(model, text, chat=chat)
+        tokens = cut(model, given, max_prompt_tokens)
+        held_back = _continuation(text, len(tokens), continuation)
+        info = PromptInfo(
+            text.source, len(tokens) - held_back, text.sha256, len(given), chat, held_back
+        )
+        encoded.append((info, tokens))
+    for info, tokens in encoded:
+        yield _run(model, info, tokens, metadata, load_seconds, progress)
+        load_seconds = 0.0
+
+
+def _run(
+    model: Model,
+    info: PromptInfo,
+    tokens: list[int],
+    metadata: dict[str, str],
+    load_seconds: float,
+    progress: Progress,
+) -> Capture:
+    started = time.perf_counter()
+    cache = prefill(model, tokens[: info.tokens], progress)
+    layers, skipped = read_cache(cache, model.dtype)
     if not layers:
         raise ModelError(
             f"{model.id} keeps no KV cache that can be analysed: " + "; ".join(_by_class(skipped)),
             "this version analyses KVCache and RotatingKVCache entries",
         )
+    continuation = tuple(tokens[info.tokens :])
     return Capture(
         layers=tuple(layers),
         skipped=tuple(skipped),
         model=_model_info(model, layers),
-        prompt=PromptInfo(prompt.source, len(tokens), prompt.sha256, len(given), chat),
+        prompt=info,
         notices=tuple(model.notices),
         timing={
-            "load_seconds": loaded - started,
-            "prefill_seconds": time.perf_counter() - loaded,
+            "load_seconds": load_seconds,
+            "prefill_seconds": time.perf_counter() - started,
         },
-        tokens=tuple(tokens),
-        metadata={
-            "model": model.path,
-            "tokenizer_config": json.dumps({"trust_remote_code": trust_remote_code}),
-        },
+        tokens=tuple(tokens[: info.tokens]),
+        metadata=metadata,
+        live=Live(model, cache, continuation) if continuation else None,
     )
+
+
+def _check(text: Prompt) -> None:
+    if not text.text:
+        raise InputError("the prompt is empty", "give a text")
+    if any(0xD800 <= ord(c) < 0xE000 for c in text.text):
+        raise InputError("the prompt holds lone surrogates, which are no text", "decode it first")
+
+
+def _continuation(text: Prompt, tokens: int, asked: int | None) -> int:
+    """How many of a text's last tokens are its continuation; ``asked`` as in `capture_texts`.
+
+    Raises:
+        InputError: the text is too short.
+    """
+    if asked == 0:
+        return 0
+    found = min(CONTINUATION, tokens // 2) if asked is None else asked
+    if found < SHORTEST_CONTINUATION or found > tokens // 2:
+        raise InputError(
+            f"{text.source} has {tokens} tokens, too few for a continuation of "
+            f"{max(found, SHORTEST_CONTINUATION)}, which may be half of it at most",
+            "give a longer text"
+            + (f", or --continuation {tokens // 2}" if asked and tokens >= 4 else ""),
+        )
+    return found
 
 
 def tool_versions() -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+CHECK_FAILED = 3  # exit code where a check that was asked for does not hold
+
 
 class CachegenError(Exception):
     """Base of every error that the tool reports.

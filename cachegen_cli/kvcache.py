@@ -7,6 +7,7 @@ The only room that knows mlx-lm's cache classes. It reads the attributes ``keys`
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,15 +131,53 @@ def make_cache(layers: Iterable[LayerKV]) -> list[Any]:
 
     cache: list[Any] = []
     for kv in layers:
-        if kv.window:
-            entry = RotatingKVCache(kv.window, kv.sinks)
-            entry._idx = kv.keys.shape[1]
-        else:
-            entry = KVCache()
-        entry.keys, entry.values = kv.keys[None], kv.values[None]
-        entry.offset = kv.tokens_seen
+        entry = RotatingKVCache(kv.window, kv.sinks) if kv.window else KVCache()
+        _fill(entry, kv, kv.keys.dtype)
         cache.append(entry)
     return cache
+
+
+def fork(cache: Sequence[Any], layers: Iterable[LayerKV] = ()) -> list[Any]:
+    """A copy of a live cache that the model can read on from, while the original stays as it is.
+
+    Args:
+        cache: mlx-lm's prompt cache, of any classes.
+        layers: what entries of the copy hold instead, cast to the dtype that they had.
+    """
+    forked: list[Any] = [_copied(entry) for entry in cache]
+    for kv in layers:
+        _fill(forked[kv.layer], kv, forked[kv.layer].keys.dtype)
+    return forked
+
+
+def untouched(cache: Sequence[Any], index: int) -> LayerKV:
+    """An entry that is analysed, in the dtype that the model computes in."""
+    entry = cache[index]
+    found = read_entry(index, entry, entry.keys.dtype)
+    if isinstance(found, Skipped):
+        raise InputError(f"cache entry {index} ({found.cache}) is not analysed: {found.reason}")
+    return found
+
+
+def _fill(entry: Any, kv: LayerKV, dtype: mx.Dtype) -> None:
+    """Let a mlx-lm cache hold a layer's keys and values and go on where they end."""
+    entry.keys, entry.values = kv.keys[None].astype(dtype), kv.values[None].astype(dtype)
+    entry.offset = kv.tokens_seen
+    if kv.window:
+        entry._idx = kv.keys.shape[1]
+
+
+def _copied(value: Any) -> Any:
+    """A copy whose arrays are handles of their own: mlx-lm's caches assign to slices of theirs."""
+    if isinstance(value, mx.array):
+        return value[...]
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(part) for part in value)
+    if hasattr(value, "__dict__") and not callable(value):  # a cache, or one within another
+        twin = copy.copy(value)
+        vars(twin).update({name: _copied(part) for name, part in vars(value).items()})
+        return twin
+    return value
 
 
 def save_cache(path: Path, cache: list[Any], metadata: dict[str, str]) -> None:

@@ -1,19 +1,19 @@
-"""Find and load a model, encode a prompt, fill its KV cache."""
+"""Find and load a model."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cachegen_cli import gguf
 from cachegen_cli.device import mx, on_cpu
-from cachegen_cli.errors import InputError, ModelError, UsageError
+from cachegen_cli.errors import ModelError, UsageError
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.prompt import Prompt
 from cachegen_cli.results import Notice
 
 DEFAULT_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -29,9 +29,6 @@ _CONTEXT_NAMES = (
 )  # fmt: skip
 
 _LONGEST_REASON = 300  # characters of somebody else's error message
-
-# mlx-lm's own step, and one short enough on a CPU to show progress and to be interrupted
-_PREFILL_STEP, _CPU_PREFILL_STEP = 2048, 256
 
 
 @dataclass
@@ -172,82 +169,16 @@ def load_model(
 
 def context_of(config: dict[str, Any]) -> int | None:
     """The context length that a config.json gives, also one nested in text_config."""
+    return number_in(config, _CONTEXT_NAMES)
+
+
+def number_in(config: dict[str, Any], names: Sequence[str]) -> int | None:
+    """The first positive whole number under one of the names, also nested in text_config."""
     for part in (config, config.get("text_config") or {}):
-        for name in _CONTEXT_NAMES:
-            if isinstance(length := part.get(name), int) and length > 0:
-                return length
+        for name in names:
+            if isinstance(number := part.get(name), int) and number > 0:
+                return number
     return None
-
-
-def encode(model: Model, prompt: Prompt, *, chat: bool = False) -> list[int]:
-    """The prompt's token ids, as raw text or inside the model's chat template.
-
-    Raises:
-        InputError: no tokens come out, or the model has no chat template.
-    """
-    tokenizer = model.tokenizer
-    text, add_special = prompt.text, True
-    if chat:
-        if not tokenizer.has_chat_template:
-            raise InputError(f"{model.id} has no chat template", "leave out --chat")
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
-        )
-        add_special = False
-    elif tokenizer.bos_token and text.startswith(tokenizer.bos_token):
-        add_special = False
-    tokens = list(tokenizer.encode(text, add_special_tokens=add_special))
-    if not tokens:
-        raise InputError("the prompt has no tokens", "give a longer text")
-    return tokens
-
-
-def cut(model: Model, tokens: list[int], max_prompt_tokens: int | None) -> list[int]:
-    """The first ``max_prompt_tokens`` tokens, or all.
-
-    Raises:
-        UsageError: ``max_prompt_tokens`` < 1.
-        InputError: more tokens are left than the model's context holds.
-    """
-    if max_prompt_tokens is not None:
-        if max_prompt_tokens < 1:
-            raise UsageError(f"{max_prompt_tokens} prompt tokens leave nothing", "give 1 or more")
-        tokens = tokens[:max_prompt_tokens]
-    if model.context is not None and len(tokens) > model.context:
-        raise InputError(
-            f"the prompt has {len(tokens)} tokens and the context of {model.id} is {model.context}",
-            f"cut it with --max-prompt-tokens {model.context}",
-        )
-    return tokens
-
-
-def prefill(model: Model, tokens: list[int], progress: Progress = no_progress) -> list[Any]:
-    """Run the model over the tokens; the filled mlx-lm prompt cache, in the model's own classes.
-
-    Raises:
-        ModelError: the model fails on this device.
-    """
-    from mlx_lm.generate import generate_step
-    from mlx_lm.models.cache import make_prompt_cache
-
-    cache: list[Any] = make_prompt_cache(model.network)
-    steps = generate_step(
-        mx.array(tokens),
-        model.network,
-        max_tokens=0,
-        prompt_cache=cache,
-        prefill_step_size=_CPU_PREFILL_STEP if on_cpu() else _PREFILL_STEP,
-        prompt_progress_callback=lambda done, of: progress("prefill", done, of),
-    )
-    try:
-        for _ in steps:
-            pass
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise ModelError(
-            f"{model.id} failed while reading the prompt: {_one_line(error)}",
-            "CACHEGEN_DEBUG=1 shows where; a shorter prompt needs less memory",
-        ) from error
-    return cache
 
 
 def _weights_dtype(network: Any) -> mx.Dtype:
@@ -266,7 +197,8 @@ def dtype_name(dtype: mx.Dtype) -> str:
     return str(dtype).removeprefix("mlx.core.")
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What somebody else's error says, short enough for a sentence."""
     text = " ".join(str(error).split())
     return text[:_LONGEST_REASON].rstrip(".") or type(error).__name__
 
@@ -281,7 +213,7 @@ def _load_error(model_id: str, source: str, path: str, error: Exception) -> Mode
         )
     if kind in ("RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError"):
         return ModelError(
-            f"Hugging Face does not give out model '{model_id}': {_one_line(error)}",
+            f"Hugging Face does not give out model '{model_id}': {one_line(error)}",
             "check the name; for a gated or private model log in with 'hf auth login'",
         )
     if kind == "HFValidationError":
@@ -291,4 +223,4 @@ def _load_error(model_id: str, source: str, path: str, error: Exception) -> Mode
         hint = "see whether mlx_lm.generate runs it"
     elif source in ("bundled", "gguf"):
         hint = f"remove {path} to have it converted again"
-    return ModelError(f"model '{model_id}' cannot be loaded: {_one_line(error)}", hint)
+    return ModelError(f"model '{model_id}' cannot be loaded: {one_line(error)}", hint)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cachegen_cli.analysis import check, quantized, widths
+from cachegen_cli.analysis import quantized
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.container import Reader, Writer
 from cachegen_cli.coding.sections import Section
@@ -22,6 +22,7 @@ from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quantize import CodeStream, restore
 from cachegen_cli.results import LayerResult, Measurement, PackedFile, Settings, TensorResult
 from cachegen_cli.results.picking import pick
+from cachegen_cli.schedules import check, widths
 from cachegen_cli.tensors import Tensor
 
 
@@ -245,7 +246,7 @@ def _packed_file(action: str, path: str, header: dict[str, Any], size: int) -> P
             )
             for layer in header["layers"]
         )  # fmt: skip
-        measured = Measurement(pick(Settings, header["settings"]), layers, size)
+        measured = Measurement(Settings.from_json(header["settings"]), layers, size)
         return PackedFile(
             action=action,
             file=path,

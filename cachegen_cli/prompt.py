@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cachegen_cli.errors import InputError
 
 DEFAULT_SAMPLE = "prose.txt"
+LONG_SAMPLE = "long.txt"
 
 
 @dataclass(frozen=True)
@@ -25,20 +28,69 @@ class Prompt:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def read_prompt(argument: str | None) -> Prompt:
+def read_prompt(argument: str | None, sample: str = DEFAULT_SAMPLE) -> Prompt:
     """The prompt that ``--prompt`` names: TEXT, ``@FILE``, ``-`` for stdin, None for the sample.
 
     Raises:
         InputError: the text is empty, not UTF-8, or the file cannot be read.
     """
     if argument is None:
-        path = samples_folder() / DEFAULT_SAMPLE
+        path = samples_folder() / sample
         return Prompt(_decode(path.read_bytes(), path.name), f"sample {path.name}")
     if argument == "-":
         return Prompt(_decode(sys.stdin.buffer.read(), "stdin"), "stdin")
     if argument.startswith("@"):
         return Prompt(_decode(_read_file(argument[1:]), argument[1:]), argument[1:])
     return Prompt(_decode(argument.encode(errors="surrogateescape"), "--prompt"))
+
+
+def read_prompts(arguments: Sequence[str], text_key: str = "text") -> list[Prompt]:
+    """Every text that the arguments name, in their order.
+
+    Args:
+        arguments: each as in `read_prompt`; ``@FOLDER`` stands for the files in a folder by
+            name, but hidden ones, and ``@FILE.jsonl`` for the texts of its lines.
+        text_key: where a line's JSON object holds its text.
+
+    Raises:
+        InputError: as in `read_prompt`, or a folder or file without texts.
+    """
+    return [prompt for argument in arguments for prompt in _named(argument, text_key)]
+
+
+def _named(argument: str, text_key: str) -> Iterator[Prompt]:
+    path = Path(argument[1:]).expanduser() if argument.startswith("@") else None
+    if path and path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+        if not files:
+            raise InputError(f"folder '{path}' holds no files", "put texts into it")
+        for file in files:
+            yield from _named(f"@{file}", text_key)
+    elif path and path.suffix.lower() == ".jsonl":
+        yield from _of_lines(read_prompt(argument), text_key)
+    else:
+        yield read_prompt(argument)
+
+
+def _of_lines(file: Prompt, text_key: str) -> Iterator[Prompt]:
+    """A text a line of JSON."""
+    found = 0
+    for number, line in enumerate(file.text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            text = json.loads(line)[text_key]
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+            text = None
+        if not isinstance(text, str) or not text:
+            raise InputError(
+                f"line {number} of '{file.source}' has no text under '{text_key}'",
+                "each line is a JSON object; --text-key names the key of the text",
+            )
+        found += 1
+        yield Prompt(text, f"{file.source}:{number}")
+    if not found:
+        raise InputError(f"'{file.source}' holds no lines", "each line is a JSON object")
 
 
 def samples_folder() -> Path:

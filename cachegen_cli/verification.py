@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cachegen_cli.analysis import captured, check, quantized, run_of, widths
+from cachegen_cli.analysis import captured, quantized, run_of
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.sections import Section
 from cachegen_cli.coding.streams import decode
@@ -16,6 +16,7 @@ from cachegen_cli.model import Model
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import Prompt
 from cachegen_cli.results import LayerCheck, Settings, Verification
+from cachegen_cli.schedules import check, widths
 from cachegen_cli.tensors import Tensor
 
 SLACK_BYTES = 16  # 8 for each of a tensor's two range-coded streams
@@ -42,7 +43,7 @@ def verify(
     """
     settings = settings or Settings()
     check(settings)
-    capture = captured(source, prompt, progress, capture_options)
+    capture = next(captured(source, prompt, progress, capture_options))
     key_bits, value_bits = widths(settings, len(capture.layers))
     seconds = {"encode_seconds": 0.0, "decode_seconds": 0.0}
     started = time.perf_counter()

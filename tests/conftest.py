@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
+from processes import TEXT
 from tiny import LLAMA, MAMBA, SLIDING, make_model
 
 import cachegen_cli.device  # noqa: F401  before any test imports mlx, so that OpenBLAS counts
+from cachegen_cli import __main__ as entry
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before any test imports huggingface_hub
 
@@ -55,3 +59,29 @@ def swept(captured):
     from cachegen_cli import sweep
 
     return sweep(captured, bits=(2, 8), group_sizes=(16, 32))
+
+
+class Outcome:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def cachegen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Runs the command in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["cachegen", *map(str, arguments)])
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            entry.main()
+        return Outcome(int(stop.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def quick(llama: Path) -> tuple[object, ...]:
+    """A tiny model and a short text."""
+    return ("--model", llama, "--prompt", TEXT)

@@ -10,47 +10,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from processes import TEXT, process
 
-from cachegen_cli import __main__ as entry
 from cachegen_cli.model import bundled_file
+from cachegen_cli.options.outputs import Format
 from cachegen_cli.output import SUFFIXES
-from cachegen_cli.output_options import Format
 from cachegen_cli.report import FORMATS
-
-TEXT = "It was a quiet night on the river. " * 3
-
-
-class Outcome:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def cachegen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Runs the command in this process."""
-
-    def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["cachegen", *map(str, arguments)])
-        monkeypatch.setattr(signal, "signal", lambda *_: None)
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            entry.main()
-        return Outcome(int(stop.value.code or 0), *capsys.readouterr())
-
-    return run
-
-
-def process(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
-    """Runs the command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "cachegen_cli", *map(str, arguments)],
-        capture_output=True, text=True, timeout=300, **options,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def quick(llama):
-    return ("--model", llama, "--prompt", TEXT)
 
 
 def test_analyze_prints_a_table(cachegen, quick):
@@ -136,7 +101,7 @@ BAD = {
     "folder that is not there": (["analyze", "-o", "none/r.json"], 2, "no folder"),
     "empty prompt": (["analyze", "--prompt", ""], 1, "empty"),
     "prompt file not there": (["analyze", "--prompt", "@none.txt"], 1, "does not exist"),
-    "prompt folder": (["analyze", "--prompt", "@."], 1, "cannot be read"),
+    "prompt folder": (["verify", "--prompt", "@."], 1, "cannot be read"),
     "empty prompt file": (["analyze", "--prompt", "@empty"], 1, "empty"),
     "binary prompt file": (["analyze", "--prompt", "@binary"], 1, "not UTF-8"),
     "prompt file with zeros": (["analyze", "--prompt", "@zeros"], 1, "not UTF-8"),
@@ -247,6 +212,7 @@ def test_prompt_sources(cachegen, llama, tmp_path, monkeypatch):
     done = cachegen("analyze", "--model", llama, "--prompt", "@p.txt", "--json")
     assert json.loads(done.out)["prompt"] | {"sha256": ""} == {
         "source": "p.txt", "tokens": 18, "sha256": "", "tokens_given": 18, "chat": False,
+        "continuation_tokens": 0,
     }  # fmt: skip
     named = cachegen("analyze", "--model", llama, "--prompt", "p.txt")
     assert "--prompt '@p.txt' reads the file" in named.err and named.code == 0

@@ -9,11 +9,9 @@ import sys
 import time
 
 import pytest
-from test_cli import TEXT, cachegen, process, quick  # noqa: F401
+from processes import process
 
 from cachegen_cli.model import bundled_file
-
-# ruff: noqa: F811
 
 
 @pytest.fixture

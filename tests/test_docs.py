@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cachegen_cli import pack, to_json, verify
+from cachegen_cli import analyze, capture_texts, pack, plan, sensitivity, to_json, verify
 from cachegen_cli.prompt import samples_folder
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -22,7 +22,10 @@ def help_of(*command: str) -> str:
     return subprocess.run(run, capture_output=True, text=True, check=True).stdout
 
 
-COMMANDS = ["analyze", "sweep", "models", "verify", "pack", "unpack", "inspect"]
+COMMANDS = [
+    "analyze", "sweep", "quality", "sensitivity", "plan", "models", "verify", "pack", "unpack",
+    "inspect",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -44,7 +47,7 @@ def test_every_command_of_the_readme_parses():
             assert option in known[words[1]], line
 
 
-def test_every_json_key_is_documented(result, swept, captured, tmp_path):
+def test_every_json_key_is_documented(result, swept, captured, llama, tmp_path):
     def keys(value):
         if isinstance(value, dict):
             yield from value
@@ -53,7 +56,11 @@ def test_every_json_key_is_documented(result, swept, captured, tmp_path):
                 yield from keys(inner)
 
     section = README[README.index("## JSON") : README.index("## As a library")]
-    results = (result, swept, verify(captured), pack(captured, tmp_path / "c.cgkv"))
+    texts = list(capture_texts(str(llama), ["one text " * 9, "another " * 9], continuation=None))
+    results = (
+        result, swept, verify(captured), pack(captured, tmp_path / "c.cgkv"), sensitivity(texts),
+        plan(texts, target_bits=5.2, choices=(2, 4)), analyze(texts, quality=True),
+    )  # fmt: skip
     for one in results:
         for key in set(keys(json.loads(to_json(one)))):
             assert f"`{key}`" in section or f"`{key}[]`" in section, key

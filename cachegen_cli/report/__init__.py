@@ -20,6 +20,7 @@ from cachegen_cli.results import Result, to_json
 
 _UNLIMITED = 10_000  # columns; a number is never cut, a terminal may wrap the line
 _NARROWEST_TEXT = 16
+_WIDE_TERMINAL = 120  # columns from which drawings are shown
 
 
 def render(
@@ -65,6 +66,8 @@ def _table(result: Result, *, wide: bool, width: int, color: bool) -> str:
     console.print(table, highlight=False)
     body = console.file.getvalue()  # type: ignore[attr-defined]
     lines = [line.rstrip() for line in body.rstrip("\n").split("\n")]
+    if shown.drawing and (wide or width >= _WIDE_TERMINAL):
+        lines += ["", *shown.drawing]
     return "\n".join([*_wrap(shown.title, width), "", *lines, *_paragraphs(shown.notes, width), ""])
 
 
@@ -97,7 +100,7 @@ def _markdown(result: Result, *, wide: bool, width: int, color: bool) -> str:
 def _csv(result: Result, *, wide: bool, width: int, color: bool) -> str:
     """Every column as raw numbers, totals last; empty cells where a column does not apply."""
     shown = view(result, True)
-    keys = [column.key for column in shown.columns]
+    keys = [column.key for column in shown.columns if not column.drawn]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(keys)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from cachegen_cli.report import qualities
 from cachegen_cli.report.columns import (
     BITS_PER_ELEMENT,
     BYTES,
+    CODED,
+    CODED_SAVING,
     COUNTED,
     ERROR,
     ESTIMATES,
@@ -18,6 +21,7 @@ from cachegen_cli.report.columns import (
     skipped_notes,
     title_of,
 )
+from cachegen_cli.report.plot import Point, scatter
 from cachegen_cli.report.units import percent, si_bytes, whole
 from cachegen_cli.results import Analysis, Measurement, ModelList, Sweep, TensorResult
 
@@ -30,29 +34,54 @@ def analysis_view(result: Analysis, wide: bool) -> View:
     if wide:
         notes.insert(1, _container(measured))
         notes.append(PARTS_COUNTED)
+    if measured.quality:
+        notes.insert(1, qualities.quality_sentence(measured.quality))
+        notes.append(qualities.DEFINED)
+    if measured.quality and wide:
+        columns += qualities.ALL
+        rows = [qualities.BLANK | row for row in rows]
+        totals = [
+            *(qualities.BLANK | row for row in totals[:-1]),
+            totals[-1] | measured.quality.to_json(),
+        ]
     return View(title_of(result.run, measured.settings), columns, rows, totals, notes)
 
 
 def sweep_view(result: Sweep, wide: bool) -> View:
     """A row a setting."""
+    has_quality = all(row.quality for row in result.rows)
+    sizes: tuple[Column, ...] = BYTES[1:]
+    if wide:
+        sizes = (RAW, *sizes, *PARTS, *ESTIMATES)
+    elif has_quality:
+        sizes = (CODED, CODED_SAVING)
     columns = (
-        Column("key_bits", "bits"),
+        Column("key_bits", "bits", lambda bits: "plan" if bits is None else str(bits)),
         Column("group_size", "group"),
-        *((RAW, *BYTES[1:]) if wide else BYTES[1:]),
-        *((*PARTS, *ESTIMATES) if wide else ()),
+        *((Column("schedule", "schedule", left=True),) if wide else ()),
+        *sizes,
         BITS_PER_ELEMENT,
-        ERROR,
+        *((ERROR,) if wide or not has_quality else ()),
+        *(_quality_columns(wide) if has_quality else ()),
     )
     rows = [
         measured.totals.to_json()
-        | {"key_bits": measured.settings.key_bits, "group_size": measured.settings.group_size}
-        for measured in result.rows
+        | (measured.quality.to_json() if measured.quality else {})
+        | {
+            "key_bits": None if measured.settings.plan else measured.settings.key_bits,
+            "group_size": measured.settings.group_size,
+            "schedule": measured.settings.schedule,
+            "pareto_optimal": optimal,
+        }
+        for measured, optimal in zip(result.rows, result.pareto, strict=True)
     ]
     savings = [
         row.totals.coded_saving for row in result.rows if row.totals.coded_saving is not None
     ]
     raw = si_bytes(result.rows[0].totals.raw_bytes)
     notes = [*skipped_notes(result.run), COUNTED + " rms error: relative to the 16-bit values."]
+    if has_quality:
+        notes.append(f"{qualities.DEFINED} *: no other row has both fewer bytes and less KL.")
     if savings:
         notes.insert(
             0,
@@ -60,7 +89,32 @@ def sweep_view(result: Sweep, wide: bool) -> View:
             f"saves {percent(min(savings))} to {percent(max(savings))} of the fixed width.",
         )
     return View(
-        title_of(result.run, result.rows[0].settings, grid=True), columns, rows, notes=notes
+        title_of(result.run, result.rows[0].settings, grid=True),
+        columns,
+        rows,
+        notes=notes,
+        drawing=_plot(result) if has_quality else (),
+    )
+
+
+def _quality_columns(wide: bool) -> tuple[Column, ...]:
+    best = Column("pareto_optimal", "", lambda optimal: "*" if optimal else "", left=True)
+    figures = qualities.ALL if wide else (*qualities.KL, qualities.PERPLEXITY_DIFFERENCE)
+    return (*figures, best)
+
+
+def _plot(result: Sweep) -> list[str]:
+    """KL against bits an element, Pareto-optimal settings on top."""
+    points = [
+        (optimal, Point(row.totals.coded_bits_per_element or 0.0, row.quality.kl_nats, mark))
+        for row, optimal in zip(result.rows, result.pareto, strict=True)
+        if row.quality
+        for mark in (("P" if row.settings.plan else str(row.settings.key_bits)) if optimal else "·")
+    ]
+    return scatter(
+        [point for _, point in sorted(points, key=lambda pair: bool(pair[0]))],
+        "coded bits an element",
+        "KL in nats. Digits: widths of Pareto-optimal settings, P: a plan, ·: the rest",
     )
 
 
@@ -137,7 +191,7 @@ def _container(measured: Measurement) -> str:
 def _delta_sentence(measured: Measurement) -> str:
     settings, tensors = measured.settings, measured.tensors
     if settings.delta == "auto":
-        chosen = sum(t.delta for t in tensors)
+        chosen = sum(bool(t.delta) for t in tensors)
         return (
             f"Token deltas were smaller than the codes themselves in {chosen} of "
             f"{len(tensors)} tensors."

@@ -19,7 +19,8 @@ Row = dict[str, Any]
 class Column:
     """A column: ``key`` names its cells, ``show`` writes one for people.
 
-    Text may be folded where ``folds`` says so; nothing else is ever cut or wrapped.
+    Text may be folded where ``folds`` says so; nothing else is ever cut or wrapped. What is
+    ``drawn`` is for people alone.
     """
 
     key: str
@@ -27,17 +28,22 @@ class Column:
     show: Callable[[Any], str] = str
     left: bool = False
     folds: bool = False
+    drawn: bool = False
 
 
 @dataclass(frozen=True)
 class View:
-    """A table with a title above, totals at its foot and sentences below."""
+    """A table with a title above, totals at its foot, a drawing and sentences below.
+
+    The drawing is shown on wide terminals.
+    """
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[Row]
     totals: Sequence[Row] = ()
     notes: Sequence[str] = ()
+    drawing: Sequence[str] = ()
 
 
 def yes_no(value: bool | None) -> str:
@@ -147,9 +153,10 @@ def title_of(run: Run, settings: Settings, grid: bool = False) -> str:
     """Model, prompt and settings; without the widths where rows have their own."""
     model, prompt = run.model, run.prompt
     shape = f"{model.layers} layers x {whole(model.kv_heads)} KV heads x {whole(model.head_dim)}"
+    read_on = f" + {prompt.continuation_tokens}" if prompt.continuation_tokens else ""
     parts = [
         f"{model.id} ({model.source}, {model.dtype})",
-        f"{prompt.tokens} tokens ({prompt.source})",
+        f"{prompt.tokens}{read_on} tokens ({prompt.source})",
         shape,
     ]
     return ", ".join([*parts, *_settings_parts(settings, grid)])
@@ -163,14 +170,20 @@ def settings_of(settings: Settings) -> str:
 def _settings_parts(settings: Settings, grid: bool = False) -> list[str]:
     parts = []
     if not grid:
-        parts.append(
-            f"K{settings.key_bits} V{settings.value_bits}, groups of {settings.group_size}"
-        )
-    if settings.schedule != "uniform":
+        parts.append(f"{_widths(settings)}, groups of {settings.group_size}")
+    if settings.schedule == "depth":
         parts.append("fewer bits in deeper layers")
     if settings.keep_first or settings.keep_last:
         parts.append(f"first {settings.keep_first} and last {settings.keep_last} tokens kept")
     return parts
+
+
+def _widths(settings: Settings) -> str:
+    plan = settings.plan
+    if plan is None:
+        return f"K{settings.key_bits} V{settings.value_bits}"
+    keys, values = whole(list(plan.key_bits)), whole(list(plan.value_bits))
+    return f"widths of {plan.source or 'the plan'} (K{keys} V{values})"
 
 
 def skipped_notes(run: Run) -> list[str]:

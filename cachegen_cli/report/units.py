@@ -29,9 +29,24 @@ def bits(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def error(value: float) -> str:
-    """A relative error with three significant digits."""
-    return f"{value:.3g}"
+def error(value: float | None) -> str:
+    """A relative error or a KL with three significant digits."""
+    return "" if value is None else f"{value:.3g}"
+
+
+def rough(value: float | None) -> str:
+    """Two significant digits: a standard error, say."""
+    return "" if value is None else f"{value:.2g}"
+
+
+def plus_minus(value: float, deviation: float | None) -> str:
+    """ "0.0107 ± 0.0012"."""
+    return error(value) + ("" if deviation is None else f" ± {rough(deviation)}")
+
+
+def perplexity(value: float | None) -> str:
+    """Four significant digits."""
+    return "" if value is None else f"{value:.4g}"
 
 
 def whole(value: object) -> str:

@@ -5,11 +5,28 @@ from __future__ import annotations
 from cachegen_cli.report.analyses import analysis_view, models_view, sweep_view
 from cachegen_cli.report.columns import View
 from cachegen_cli.report.files import file_view, files_view, verification_view
-from cachegen_cli.results import Analysis, PackedFile, PackedFiles, Result, Sweep, Verification
+from cachegen_cli.report.qualities import plan_view, quality_view, sensitivity_view
+from cachegen_cli.results import (
+    Analysis,
+    PackedFile,
+    PackedFiles,
+    Plan,
+    QualityAnalysis,
+    Result,
+    Sensitivity,
+    Sweep,
+    Verification,
+)
 
 
 def view(result: Result, wide: bool) -> View:
     """The default or the wide view of any result."""
+    if isinstance(result, QualityAnalysis):  # an Analysis, too
+        return quality_view(result, wide)
+    if isinstance(result, Sensitivity):
+        return sensitivity_view(result, wide)
+    if isinstance(result, Plan):
+        return plan_view(result, wide)
     if isinstance(result, Analysis):
         return analysis_view(result, wide)
     if isinstance(result, Sweep):

@@ -11,26 +11,31 @@ from cachegen_cli.results.kinds import (
     Analysis,
     ModelList,
     ModelRow,
+    QualityAnalysis,
     Result,
     Sweep,
     from_json,
     to_json,
 )
-from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo, Run, Skipped
-from cachegen_cli.results.sizes import (
-    Bytes,
-    LayerResult,
-    Measurement,
-    Settings,
-    TensorResult,
-    total,
+from cachegen_cli.results.measurements import Measurement, TextResult, over_texts
+from cachegen_cli.results.planning import (
+    Candidate,
+    Plan,
+    Sensitivity,
+    Target,
+    TensorSensitivity,
 )
+from cachegen_cli.results.quality import Quality
+from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo, Run, Skipped
+from cachegen_cli.results.settings import PlannedWidths, Settings
+from cachegen_cli.results.sizes import Bytes, LayerResult, TensorResult, total
 
 __all__ = [
     "KINDS",
     "SCHEMA",
     "Analysis",
     "Bytes",
+    "Candidate",
     "LayerCheck",
     "LayerResult",
     "Measurement",
@@ -40,15 +45,24 @@ __all__ = [
     "Notice",
     "PackedFile",
     "PackedFiles",
+    "Plan",
+    "PlannedWidths",
     "PromptInfo",
+    "Quality",
+    "QualityAnalysis",
     "Result",
     "Run",
+    "Sensitivity",
     "Settings",
     "Skipped",
     "Sweep",
+    "Target",
     "TensorResult",
+    "TensorSensitivity",
+    "TextResult",
     "Verification",
     "from_json",
+    "over_texts",
     "to_json",
     "total",
 ]

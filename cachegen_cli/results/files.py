@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.run import Run
-from cachegen_cli.results.sizes import Measurement, Settings
+from cachegen_cli.results.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class Verification:
         timing = {k: v for k, v in data["timing"].items() if k not in derived}
         return cls(
             run=Run.from_json(data | {"timing": timing}),
-            settings=pick(Settings, data["settings"]),
+            settings=Settings.from_json(data["settings"]),
             raw_bytes=data["raw_bytes"],
             fixed_bytes=data["fixed_bytes"],
             checks=tuple(pick(LayerCheck, layer) for layer in data["layers"]),

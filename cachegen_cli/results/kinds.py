@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 from cachegen_cli.errors import InputError
 from cachegen_cli.results.files import PackedFile, PackedFiles, Verification
+from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.picking import pick
+from cachegen_cli.results.planning import Plan, Sensitivity
 from cachegen_cli.results.run import Run
-from cachegen_cli.results.sizes import Measurement
 
 SCHEMA = 1
 
@@ -33,17 +34,47 @@ class Analysis:
         return cls(Run.from_json(data), Measurement.from_json(data))
 
 
+class QualityAnalysis(Analysis):
+    """The result of ``quality``: an analysis whose measurement has its quality."""
+
+    kind: ClassVar = "quality"
+
+
 @dataclass(frozen=True)
 class Sweep:
-    """The result of ``sweep``: one measurement a setting, of one prefill."""
+    """The result of ``sweep``: one measurement a setting, of one prefill a text."""
 
     kind: ClassVar = "sweep"
     run: Run
     rows: tuple[Measurement, ...]
 
+    @property
+    def pareto(self) -> list[bool | None]:
+        """Whether no other row has at most its bytes and its KL, and less of one.
+
+        None where no quality was measured.
+        """
+        points = [
+            (row.totals.coded_bytes or 0, row.quality.kl_nats) if row.quality else None
+            for row in self.rows
+        ]
+        return [
+            None
+            if point is None
+            else not any(
+                other and other != point and other[0] <= point[0] and other[1] <= point[1]
+                for other in points
+            )
+            for point in points
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """The run's keys, and ``rows``."""
-        return self.run.to_json() | {"rows": [row.to_json() for row in self.rows]}
+        rows = [
+            row.to_json() | {"pareto_optimal": optimal}
+            for row, optimal in zip(self.rows, self.pareto, strict=True)
+        ]
+        return self.run.to_json() | {"rows": rows}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Sweep:
@@ -93,10 +124,14 @@ class ModelList:
         return cls(data["tool"], tuple(pick(ModelRow, m) for m in data["models"]))
 
 
-Result = Analysis | Sweep | ModelList | PackedFile | PackedFiles | Verification
+Result = Analysis | Sweep | Sensitivity | Plan | ModelList | PackedFile | PackedFiles | Verification
 KINDS: dict[str, type[Result]] = {
-    kind.kind: kind for kind in (Analysis, Sweep, ModelList, PackedFile, PackedFiles, Verification)
-}
+    kind.kind: kind
+    for kind in (
+        Analysis, QualityAnalysis, Sweep, Sensitivity, Plan, ModelList, PackedFile, PackedFiles,
+        Verification,
+    )
+}  # fmt: skip
 
 
 def to_json(result: Result) -> str:

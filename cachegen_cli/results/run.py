@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cachegen_cli.results.picking import pick
@@ -41,18 +43,42 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class PromptInfo:
-    """The prompt: ``tokens`` analysed, of ``tokens_given`` before ``--max-prompt-tokens``."""
+    """A text: ``tokens`` analysed, of ``tokens_given`` before any cut.
+
+    Attributes:
+        continuation_tokens: tokens after them on which quality is measured.
+    """
 
     source: str
     tokens: int
     sha256: str
     tokens_given: int
     chat: bool
+    continuation_tokens: int = 0
+
+    @classmethod
+    def of(cls, prompts: Sequence[PromptInfo]) -> PromptInfo:
+        """One text's own, or the sums of several, with the hash of their hashes."""
+        if len(prompts) == 1:
+            return prompts[0]
+        hashes = "".join(prompt.sha256 for prompt in prompts)
+        return cls(
+            source=f"{len(prompts)} texts",
+            tokens=sum(prompt.tokens for prompt in prompts),
+            sha256=hashlib.sha256(hashes.encode()).hexdigest(),
+            tokens_given=sum(prompt.tokens_given for prompt in prompts),
+            chat=prompts[0].chat,
+            continuation_tokens=sum(prompt.continuation_tokens for prompt in prompts),
+        )
 
 
 @dataclass(frozen=True)
 class Run:
-    """What every result of a model's run has in common."""
+    """What every result of a model's run has in common.
+
+    Attributes:
+        prompts: each text, where there are several; `prompt` is then their sum.
+    """
 
     tool: dict[str, str]
     model: ModelInfo
@@ -60,6 +86,28 @@ class Run:
     skipped: tuple[Skipped, ...]
     warnings: tuple[Notice, ...]
     timing: dict[str, float]
+    prompts: tuple[PromptInfo, ...] = ()
+
+    @property
+    def messages(self) -> list[str]:
+        """The warnings for people."""
+        return [notice.message for notice in self.warnings]
+
+    @classmethod
+    def over(cls, runs: Sequence[Run]) -> Run:
+        """The runs over several texts as one: sums, and each kind of warning once."""
+        first = runs[0]
+        if len(runs) == 1:
+            return first
+        prompts = tuple(run.prompt for run in runs)
+        return replace(
+            first,
+            prompt=PromptInfo.of(prompts),
+            prompts=prompts,
+            skipped=_summed([entry for run in runs for entry in run.skipped]),
+            warnings=_first_of_each_kind([run.warnings for run in runs]),
+            timing={name: round(sum(r.timing[name] for r in runs), 6) for name in first.timing},
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The run's keys, to stand beside a result's own."""
@@ -75,4 +123,26 @@ class Run:
             skipped=tuple(pick(Skipped, s) for s in data["skipped"]),
             warnings=tuple(pick(Notice, n) for n in data["warnings"]),
             timing=data["timing"],
+            prompts=tuple(pick(PromptInfo, p) for p in data.get("prompts", ())),
         )
+
+
+def _summed(skipped: Sequence[Skipped]) -> tuple[Skipped, ...]:
+    """Each entry once, with its bytes over all texts."""
+    sums: dict[tuple[int, str, str], int] = {}
+    for s in skipped:
+        key = (s.entry, s.cache, s.reason)
+        sums[key] = sums.get(key, 0) + s.bytes
+    return tuple(Skipped(entry, cache, size, why) for (entry, cache, why), size in sums.items())
+
+
+def _first_of_each_kind(by_text: Sequence[Sequence[Notice]]) -> tuple[Notice, ...]:
+    """The warnings of the first text that has any of their code, and how many more have."""
+    kept: list[Notice] = []
+    for code in dict.fromkeys(notice.code for notices in by_text for notice in notices):
+        having = [found for notices in by_text if (found := [n for n in notices if n.code == code])]
+        more = len(having) - 1
+        differ = any(found != having[0] for found in having)
+        suffix = f" (so too for {more} more)" if more and differ else ""
+        kept += [Notice(code, notice.message + suffix) for notice in having[0]]
+    return tuple(kept)

@@ -1,8 +1,8 @@
-"""Sizes of tensors, layers and whole caches; totals and ratios are defined here once."""
+"""Sizes of tensors and layers; totals and ratios are defined here once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from math import sqrt
@@ -119,6 +119,8 @@ def total(parts: Iterable[Bytes]) -> Bytes:
 class TensorResult(Bytes):
     """One entry's keys or values: its sizes and what was chosen for it.
 
+    Over several texts sizes are summed, and a choice that they do not share is None.
+
     Attributes:
         bits: code width.
         delta: whether the estimate is of token deltas.
@@ -129,7 +131,7 @@ class TensorResult(Bytes):
     """
 
     bits: int
-    delta: bool
+    delta: bool | None
     symbol_model: str | None = None
     coded_delta: bool | None = None
     tokens_to_pay: int | None = None
@@ -162,84 +164,24 @@ class LayerResult:
         return pick(cls, data | tensors)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How tensors were quantized and estimated.
-
-    Attributes:
-        key_bits, value_bits: code widths (of the first layers, where the schedule is "depth").
-        group_size: tokens a group.
-        schedule: "uniform", or "depth" for fewer bits in deeper layers.
-        delta: "auto" (the smaller for each tensor), "on" or "off".
-        pooled: one distribution a head instead of one a channel, in the entropy estimate.
-        keep_first, keep_last: tokens left in 16 bits.
-    """
-
-    key_bits: int = 4
-    value_bits: int = 4
-    group_size: int = 32
-    schedule: str = "uniform"
-    delta: str = "auto"
-    pooled: bool = False
-    keep_first: int = 0
-    keep_last: int = 0
+def pooled(layers: Sequence[LayerResult]) -> LayerResult:
+    """The same entry over several texts."""
+    first = layers[0]
+    return LayerResult(
+        first.layer,
+        first.cache,
+        sum(layer.tokens for layer in layers),
+        sum(layer.tokens_seen for layer in layers),
+        _pooled_tensor([layer.keys for layer in layers]),
+        _pooled_tensor([layer.values for layer in layers]),
+    )
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """Sizes of every layer under one setting.
-
-    Attributes:
-        container_bytes: the .cgkv file with its header: as it is, or, in an analysis, about
-            what it would be; None in results of earlier versions.
-    """
-
-    settings: Settings
-    layers: tuple[LayerResult, ...]
-    container_bytes: int | None = None
-
-    @property
-    def container_header_bytes(self) -> int | None:
-        """The file less its sections."""
-        if self.container_bytes is None or self.totals.coded_bytes is None:
-            return None
-        return self.container_bytes - self.totals.coded_bytes
-
-    @cached_property
-    def keys(self) -> Bytes:
-        """All keys together."""
-        return total(layer.keys for layer in self.layers)
-
-    @cached_property
-    def values(self) -> Bytes:
-        """All values together."""
-        return total(layer.values for layer in self.layers)
-
-    @cached_property
-    def totals(self) -> Bytes:
-        """Keys and values of all layers."""
-        return total((self.keys, self.values))
-
-    @property
-    def tensors(self) -> tuple[TensorResult, ...]:
-        """Every tensor, keys before values in each layer."""
-        return tuple(t for layer in self.layers for t in (layer.keys, layer.values))
-
-    def to_json(self) -> dict[str, Any]:
-        """Settings, layers and totals."""
-        return {
-            "settings": asdict(self.settings),
-            "layers": [layer.to_json() for layer in self.layers],
-            "totals": self.totals.to_json()
-            | {
-                "container_bytes": self.container_bytes,
-                "container_header_bytes": self.container_header_bytes,
-            },
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Measurement:
-        """The inverse of `to_json`; totals are summed again."""
-        layers = tuple(LayerResult.from_json(layer) for layer in data["layers"])
-        container = data["totals"].get("container_bytes")
-        return cls(pick(Settings, data["settings"]), layers, container)
+def _pooled_tensor(tensors: Sequence[TensorResult]) -> TensorResult:
+    sums = {f.name: getattr(total(tensors), f.name) for f in fields(Bytes)}
+    choices: dict[str, Any] = {}
+    for f in fields(TensorResult):
+        if f.name not in sums:
+            values = {getattr(tensor, f.name) for tensor in tensors}
+            choices[f.name] = values.pop() if len(values) == 1 else None
+    return TensorResult(**sums, **choices)

@@ -12,7 +12,7 @@ import typer
 from cachegen_cli import console
 from cachegen_cli.errors import UsageError
 from cachegen_cli.output import SUFFIXES, check_target, write_text
-from cachegen_cli.results import Result
+from cachegen_cli.results import Result, to_json
 
 Format = Literal["table", "json", "csv", "markdown"]
 
@@ -100,6 +100,35 @@ class OutputOptions(ReportOptions):
         if self.target and not (self.json or self.format):
             return SUFFIXES[self.target.suffix.lower()]
         return super().chosen
+
+
+@dataclass(frozen=True)
+class PlanOptions(ReportOptions):
+    """Where a plan is written, beside its report."""
+
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE.json", help="Write the plan to FILE.json."),
+    ] = None
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite the plan's file if it exists.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        """Settle the file before any work is done."""
+        super().__post_init__()
+        if self.output:
+            if self.output.suffix.lower() != ".json":
+                raise UsageError(f"'{self.output}' does not end in .json", "a plan is JSON")
+            check_target(self.output, self.force)
+
+    def deliver(self, result: Result, warnings: Sequence[str] = ()) -> None:
+        """Write the plan, then print its report and warnings."""
+        if self.output:
+            write_text(self.output, to_json(result) + "\n")
+        super().deliver(result, warnings)
+        if self.output and not self.quiet:
+            console.note(f"Wrote {self.output}")
 
 
 @dataclass(frozen=True)

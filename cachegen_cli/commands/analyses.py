@@ -1,0 +1,131 @@
+"""Commands that measure sizes: analyze, sweep, verify; and models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cachegen_cli import console
+from cachegen_cli.errors import CHECK_FAILED
+from cachegen_cli.options import (
+    CheckOptions,
+    InputOptions,
+    Integers,
+    OutputOptions,
+    QualityOptions,
+    QuantizerOptions,
+    TextOptions,
+    WidthOptions,
+    list_option,
+    takes_options,
+)
+
+ANALYZE_EXAMPLES = """\b
+Examples:
+  cachegen analyze
+  cachegen analyze --model OWNER/NAME --prompt @notes.txt --bits 3
+  cachegen analyze --key-bits 8 --value-bits 4 --wide
+  cachegen analyze --quality --fail-if-kl-above 0.02
+  cachegen analyze --json | jq .totals"""
+
+SWEEP_EXAMPLES = """\b
+Examples:
+  cachegen sweep --bits 2,3,4,8
+  cachegen sweep --bits 2,4 --group-size 32,64 -o sweep.csv
+  cachegen sweep --quality --bits 2,3,4,5,6,8 --wide
+  cachegen sweep --prompt - --json < notes.txt | jq '.rows[].totals'"""
+
+VERIFY_EXAMPLES = """\b
+Examples:
+  cachegen verify
+  cachegen verify --bits 3 --prompt @notes.txt && echo sound"""
+
+MODELS_EXAMPLES = """\b
+Examples:
+  cachegen models
+  cachegen models --json | jq -r '.models[].id'"""
+
+
+@takes_options
+def analyze(
+    *,
+    widths: WidthOptions,
+    quantizer: QuantizerOptions,
+    quality: QualityOptions,
+    checks: CheckOptions,
+    source: TextOptions,
+    output: OutputOptions,
+) -> None:
+    """Compare 16-bit, fixed-width, entropy and coded bytes by layer."""
+    from cachegen_cli import analysis
+
+    prepared = source.capture_options(output.quiet)
+    with console.progress(output.quiet) as progress:
+        result = analysis.analyze(
+            **prepared,
+            **vars(widths),
+            **vars(quantizer),
+            **quality.asked(checks),
+            progress=progress,
+        )
+    output.deliver(result, result.run.messages)
+    checks.hold([result.measurement])
+
+
+@takes_options
+def sweep(
+    *,
+    bits: Annotated[Integers, list_option("Code widths, each 1 to 8.")] = "2,3,4,8",  # type: ignore[assignment]
+    group_size: Annotated[Integers, list_option("Tokens a group; several make a grid.")] = "32",  # type: ignore[assignment]
+    quantizer: QuantizerOptions,
+    quality: QualityOptions,
+    checks: CheckOptions,
+    source: TextOptions,
+    output: OutputOptions,
+) -> None:
+    """Measure several widths and group sizes with one run of the model."""
+    from cachegen_cli import analysis
+
+    prepared = source.capture_options(output.quiet)
+    with console.progress(output.quiet) as progress:
+        result = analysis.sweep(
+            **prepared,
+            **vars(quantizer),
+            **quality.asked(checks),
+            bits=bits,
+            group_sizes=group_size,
+            progress=progress,
+        )
+    output.deliver(result, result.run.messages)
+    checks.hold(result.rows)
+
+
+@takes_options
+def models(output: OutputOptions) -> None:
+    """List the models on this machine and their KV cache sizes."""
+    from cachegen_cli.catalog import list_models
+
+    with console.progress(output.quiet) as progress:
+        result = list_models(progress)
+    output.deliver(result)
+
+
+@takes_options
+def verify(
+    *,
+    widths: WidthOptions,
+    quantizer: QuantizerOptions,
+    source: InputOptions,
+    output: OutputOptions,
+) -> None:
+    """Encode and decode every layer for real; exit 3 if one fails."""
+    from cachegen_cli import verification
+
+    settings = widths.settings(quantizer)
+    prepared = source.capture_options(output.quiet)
+    with console.progress(output.quiet) as progress:
+        result = verification.verify(**prepared, settings=settings, progress=progress)
+    output.deliver(result, result.run.messages)
+    if not result.passed:
+        raise typer.Exit(CHECK_FAILED)

@@ -1,0 +1,147 @@
+"""Commands on files: pack, unpack and inspect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cachegen_cli import console
+from cachegen_cli.errors import CachegenError, UsageError
+from cachegen_cli.options import (
+    ArtifactOptions,
+    InputOptions,
+    OutputOptions,
+    QuantizerOptions,
+    ReportOptions,
+    WidthOptions,
+    takes_options,
+)
+from cachegen_cli.progress import Progress
+from cachegen_cli.results import PackedFile, PackedFiles
+
+PACK_EXAMPLES = """\b
+Examples:
+  cachegen pack --prompt @notes.txt -o notes.cgkv
+  cachegen pack --prompt-cache-file notes.safetensors --bits 8 -o notes.cgkv
+  cachegen pack --all caches/"""
+
+UNPACK_EXAMPLES = """\b
+Examples:
+  cachegen unpack notes.cgkv -o notes.safetensors
+  mlx_lm.generate --prompt-cache-file notes.safetensors --prompt "And then?"
+  cachegen unpack --all caches/"""
+
+INSPECT_EXAMPLES = """\b
+Examples:
+  cachegen inspect notes.cgkv
+  cachegen inspect notes.cgkv --json | jq .container_bytes"""
+
+
+@takes_options
+def pack(
+    *,
+    artifact: ArtifactOptions,
+    prompt_cache_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Pack mlx-lm's prompt cache instead of running a model."),
+    ] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens/--no-tokens", help="Keep the prompt's token ids in the file.")
+    ] = True,
+    widths: WidthOptions,
+    quantizer: QuantizerOptions,
+    source: InputOptions,
+    report: ReportOptions,
+) -> None:
+    """Quantize and code a prompt cache into a .cgkv file."""
+    from cachegen_cli import packing
+    from cachegen_cli.captures import capture
+
+    target = artifact.check(".cgkv")
+    settings = widths.settings(quantizer)
+    if artifact.all:
+
+        def pack_one(path: Path, to: Path, progress: Progress) -> PackedFile:
+            return packing.pack(path, to, settings, with_tokens=tokens, progress=progress)
+
+        _do_all("pack", artifact.pending(".safetensors", ".cgkv"), report, pack_one)
+        return
+    if prompt_cache_file and (source.model or source.prompt):
+        raise UsageError("a prompt cache needs no model and no prompt", "leave them out")
+    with console.progress(report.quiet) as progress:
+        cache: Any = prompt_cache_file
+        if cache is None:
+            prepared = source.capture_options(report.quiet)
+            cache = capture(prepared.pop("source"), **prepared, progress=progress)
+        result = packing.pack(cache, target, settings, with_tokens=tokens, progress=progress)
+    _report_one(result, report, target)
+
+
+@takes_options
+def unpack(
+    *,
+    file: Annotated[Path | None, typer.Argument(help="A .cgkv file.", show_default=False)] = None,
+    artifact: ArtifactOptions,
+    report: ReportOptions,
+) -> None:
+    """Write a .cgkv file as a prompt cache that mlx-lm loads."""
+    from cachegen_cli import packing
+
+    console.silence_libraries(report.quiet)
+    target = artifact.check(".safetensors")
+    if artifact.all:
+
+        def unpack_one(path: Path, to: Path, progress: Progress) -> PackedFile:
+            return packing.unpack(path, to, progress=progress)
+
+        _do_all("unpack", artifact.pending(".cgkv", ".safetensors"), report, unpack_one)
+        return
+    if file is None:
+        raise UsageError("no file to unpack is named", "cachegen unpack FILE.cgkv -o OUT")
+    with console.progress(report.quiet) as progress:
+        result = packing.unpack(file, target, progress=progress)
+    _report_one(result, report, target)
+
+
+@takes_options
+def inspect(
+    *,
+    file: Annotated[Path, typer.Argument(help="A .cgkv file.", show_default=False)],
+    output: OutputOptions,
+) -> None:
+    """Print what a .cgkv file holds, without decoding it."""
+    from cachegen_cli import packing
+
+    output.deliver(packing.inspect(file))
+
+
+def _report_one(result: PackedFile, report: ReportOptions, target: Path) -> None:
+    report.deliver(result)
+    if not report.quiet:
+        console.note(f"Wrote {target}")
+
+
+def _do_all(
+    action: str,
+    pending: tuple[list[tuple[Path, Path]], int],
+    report: ReportOptions,
+    work: Callable[[Path, Path, Progress], PackedFile],
+) -> None:
+    """Do every file; one that cannot be done is named, and the rest are done all the same."""
+    done, errors = [], []
+    with console.progress(report.quiet) as progress:
+        for path, target in pending[0]:
+            try:
+                done.append(work(path, target, progress))
+            except CachegenError as error:
+                errors.append(error)
+    report.deliver(PackedFiles(action, tuple(done)))
+    if pending[1] and not report.quiet:
+        console.note(f"{pending[1]} files were done already; --force does them again")
+    for failure in errors:
+        console.print_error(failure)
+    if errors:
+        raise typer.Exit(1)

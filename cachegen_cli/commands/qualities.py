@@ -1,0 +1,146 @@
+"""Commands that let the model read on: quality, sensitivity and plan."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cachegen_cli import console
+from cachegen_cli.options import (
+    CheckOptions,
+    ContinuationOptions,
+    Integers,
+    KeepOptions,
+    OutputOptions,
+    PlanOptions,
+    QuantizerOptions,
+    Size,
+    TextOptions,
+    WidthOptions,
+    list_option,
+    takes_options,
+)
+
+QUALITY_EXAMPLES = """\b
+Examples:
+  cachegen quality
+  cachegen quality --bits 3 --prompt @notes.txt --prompt @code.py
+  cachegen quality --schedule plan.json --prompt @texts.jsonl --text-key content
+  cachegen quality --fail-if-kl-above 0.02 --json | jq .quality.kl_nats"""
+
+SENSITIVITY_EXAMPLES = """\b
+Examples:
+  cachegen sensitivity
+  cachegen sensitivity --bits 3 -o sensitivity.csv"""
+
+PLAN_EXAMPLES = """\b
+Examples:
+  cachegen plan --target-bits 4 -o plan.json
+  cachegen plan --target-kl 0.01 --choices 3,4,5,6
+  cachegen pack --schedule plan.json --prompt @notes.txt -o notes.cgkv"""
+
+
+@takes_options
+def quality(
+    *,
+    widths: WidthOptions,
+    quantizer: QuantizerOptions,
+    continuation: ContinuationOptions,
+    checks: CheckOptions,
+    source: TextOptions,
+    output: OutputOptions,
+) -> None:
+    """Measure KL, perplexity and agreement after a compressed cache.
+
+    The text's last tokens are its continuation. The model reads them once after the untouched
+    cache of what comes before and once after the compressed one, with every true token given.
+    Their own keys and values are not compressed: KV is loaded, and generation goes on.
+    """
+    from cachegen_cli import analysis
+    from cachegen_cli.results import QualityAnalysis
+
+    prepared = source.capture_options(output.quiet)
+    with console.progress(output.quiet) as progress:
+        found = analysis.analyze(
+            **prepared,
+            **vars(widths),
+            **vars(quantizer),
+            **vars(continuation),
+            quality=True,
+            progress=progress,
+        )
+    result = QualityAnalysis(found.run, found.measurement)
+    output.deliver(result, result.run.messages)
+    checks.hold([result.measurement])
+
+
+@takes_options
+def sensitivity(
+    *,
+    widths: WidthOptions,
+    keep: KeepOptions,
+    continuation: ContinuationOptions,
+    source: TextOptions,
+    output: OutputOptions,
+) -> None:
+    """Measure KL with only one layer's keys, or only its values, compressed.
+
+    Takes 2 x layers + 1 readings of the continuation.
+    """
+    from cachegen_cli import sensitivities
+
+    settings = widths.settings(keep)
+    prepared = source.capture_options(output.quiet)
+    with console.progress(output.quiet) as progress:
+        result = sensitivities.sensitivity(
+            **prepared, **vars(continuation), settings=settings, progress=progress
+        )
+    output.deliver(result, result.run.messages)
+
+
+@takes_options
+def plan(
+    *,
+    target_kl: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Fewest bytes at a KL of at most X nats."),
+    ] = None,
+    target_bytes: Annotated[
+        Size | None,
+        typer.Option(
+            parser=Size.parse, metavar="N", help="Lowest KL in N coded bytes; 3.5MB is a number."
+        ),
+    ] = None,
+    target_bits: Annotated[
+        float | None,
+        typer.Option(metavar="B", help="Lowest KL in B coded bits an element."),
+    ] = None,
+    choices: Annotated[Integers, list_option("Widths to choose from.")] = "2,3,4,5,6,8",  # type: ignore[assignment]
+    group_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens a group.")] = 32,
+    keep: KeepOptions,
+    continuation: ContinuationOptions,
+    source: TextOptions,
+    output: PlanOptions,
+) -> None:
+    """Pick a width for each layer's keys and values that meets a target.
+
+    Takes at most 2 x layers + 2 x choices readings of the continuation. The plan is measured,
+    not only predicted. -o writes it for --schedule FILE of other commands.
+    """
+    from cachegen_cli import planning
+    from cachegen_cli.results import Settings
+
+    prepared = source.capture_options(output.quiet)
+    with console.progress(output.quiet) as progress:
+        result = planning.plan(
+            **prepared,
+            **vars(continuation),
+            target_kl=target_kl,
+            target_bytes=target_bytes,
+            target_bits=target_bits,
+            choices=choices,
+            settings=Settings(group_size=group_size, **vars(keep)),
+            progress=progress,
+        )
+    output.deliver(result, result.run.messages)

@@ -1,0 +1,77 @@
+"""What a result warns of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+
+from cachegen_cli.captures import Capture
+from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.results import Measurement, Notice, Settings
+
+TOKENS_PER_SYMBOL = 16  # fewer, and free tables flatter by more than 0.05 bits an element
+
+
+def notices_of(
+    source: Capture, grid: Sequence[Settings], measured: Sequence[Measurement]
+) -> tuple[Notice, ...]:
+    """All warnings of a text's capture measured under some settings."""
+    return (
+        *source.notices,
+        *_other_model_notice(source.model.id, grid),
+        *_short_prompt_notice(source.layers, grid),
+        *_tables_notice(source.prompt.tokens, measured),
+    )
+
+
+def _other_model_notice(model: str, grid: Sequence[Settings]) -> list[Notice]:
+    """Say that a plan was made for another model whose layers are as many."""
+    plans = {one.plan.model for one in grid if one.plan} - {model}
+    return [
+        Notice("plan-for-another-model", f"the plan was made for {other}, not for {model}")
+        for other in plans
+    ]
+
+
+def _short_prompt_notice(layers: Sequence[LayerKV], grid: Sequence[Settings]) -> list[Notice]:
+    """Say by how much the plug-in entropy is too low where few tokens meet many symbols.
+
+    Its bias is (symbols - 1) / (2 ln 2 n) bits for a distribution of n (Miller and Madow, 1955).
+    """
+    tokens = min(kv.keys.shape[1] for kv in layers)
+    worst = 0.0
+    for settings in grid:
+        bits = max(settings.key_bits, settings.value_bits)
+        symbols = 2 ** (bits + 1) - 1 if settings.delta == "on" else 2**bits
+        n = tokens * (min(kv.keys.shape[2] for kv in layers) if settings.pooled else 1)
+        if n < TOKENS_PER_SYMBOL * symbols:
+            worst = max(worst, min((symbols - 1) / (2 * log(2) * n), bits))
+    if not worst:
+        return []
+    widest = max(max(settings.key_bits, settings.value_bits) for settings in grid)
+    return [
+        Notice(
+            "short-prompt",
+            f"{tokens} tokens are few for {widest} bits: with free probability tables the entropy "
+            f"is too low by up to {worst:.2f} bits an element, so its saving flatters",
+        )
+    ]
+
+
+def _tables_notice(tokens: int, measured: Sequence[Measurement]) -> list[Notice]:
+    """Say where most tensors are packed plainly only because the prompt is short."""
+    notices = []
+    for one in measured:
+        waiting = sorted(t.tokens_to_pay for t in one.tensors if t.tokens_to_pay is not None)
+        if 2 * len(waiting) > len(one.tensors):
+            settings = one.settings
+            notices.append(
+                Notice(
+                    "tables-do-not-pay",
+                    f"{tokens} tokens are too few for probability tables at K{settings.key_bits} "
+                    f"V{settings.value_bits}: {len(waiting)} of {len(one.tensors)} tensors are "
+                    f"packed plainly; from about {waiting[len(waiting) // 2]} tokens on tables "
+                    "would pay (an estimate)",
+                )
+            )
+    return notices

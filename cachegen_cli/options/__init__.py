@@ -1,0 +1,43 @@
+"""Options that commands share, as dataclasses that a command takes as parameters.
+
+`takes_options` flattens the dataclasses of a command's signature into the options that
+Typer sees, so that a group is written down once.
+"""
+
+from cachegen_cli.options.flatten import takes_options
+from cachegen_cli.options.inputs import InputOptions, TextOptions
+from cachegen_cli.options.outputs import (
+    ArtifactOptions,
+    OutputOptions,
+    PlanOptions,
+    ReportOptions,
+)
+from cachegen_cli.options.settings import (
+    CheckOptions,
+    ContinuationOptions,
+    KeepOptions,
+    QualityOptions,
+    QuantizerOptions,
+    WidthOptions,
+)
+from cachegen_cli.options.types import Integers, Percent, Size, list_option
+
+__all__ = [
+    "ArtifactOptions",
+    "CheckOptions",
+    "ContinuationOptions",
+    "InputOptions",
+    "Integers",
+    "KeepOptions",
+    "OutputOptions",
+    "Percent",
+    "PlanOptions",
+    "QualityOptions",
+    "QuantizerOptions",
+    "ReportOptions",
+    "Size",
+    "TextOptions",
+    "WidthOptions",
+    "list_option",
+    "takes_options",
+]

@@ -1,0 +1,109 @@
+"""The model, and the texts that it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cachegen_cli import console
+from cachegen_cli.prompt import Prompt, read_prompt, read_prompts
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """The model, and the prompt that it reads."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            envvar="CACHEGEN_MODEL",
+            help="Hugging Face id, model folder or .gguf file. Default: the bundled "
+            "SmolLM2-135M-Instruct, or the same model's hub id where it is not installed.",
+        ),
+    ] = None
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            metavar="TEXT|@FILE|-",
+            help="The text that the model reads; @FILE reads a file, - stdin. Default: a sample.",
+        ),
+    ] = None
+    max_prompt_tokens: Annotated[
+        int | None,
+        typer.Option("--max-prompt-tokens", metavar="N", min=1, help="Cut the prompt to N tokens."),
+    ] = None
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat/--no-chat",
+            help="Put the prompt into the model's chat template, or read it as raw text.",
+        ),
+    ] = False
+    adapter_path: Annotated[
+        str | None,
+        typer.Option("--adapter-path", metavar="DIR", help="Folder of LoRA adapters to apply."),
+    ] = None
+    revision: Annotated[
+        str | None,
+        typer.Option("--revision", metavar="REV", help="Branch, tag or commit of a hub model."),
+    ] = None
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let the model's own Python code run.")
+    ] = False
+
+    def capture_options(self, quiet: bool) -> dict[str, Any]:
+        """Keyword arguments of `analysis.capture`; reads the prompt."""
+        console.silence_libraries(quiet)
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"}
+        return given | {"source": self.model, "prompt": self._read(quiet)}
+
+    def _read(self, quiet: bool) -> Prompt | list[Prompt] | None:
+        if self.prompt is None:
+            return None
+        _note_on(self.prompt, quiet)
+        return read_prompt(self.prompt)
+
+
+@dataclass(frozen=True)
+class TextOptions(InputOptions):
+    """The model, and one text or several."""
+
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            metavar="TEXT|@FILE|@DIR|-",
+            help="A text; @FILE reads a file (.jsonl: a text a line), @DIR every file in it, - "
+            "stdin. May be repeated; figures are pooled. Default: a sample.",
+        ),
+    ] = None  # type: ignore[assignment]
+    text_key: Annotated[
+        str, typer.Option("--text-key", metavar="KEY", help="Where a .jsonl line has its text.")
+    ] = "text"
+
+    def capture_options(self, quiet: bool) -> dict[str, Any]:
+        """Keyword arguments of `analysis.analyze`; reads the texts."""
+        prepared = super().capture_options(quiet)
+        prepared.pop("text_key")
+        return prepared
+
+    def _read(self, quiet: bool) -> list[Prompt] | None:
+        if not self.prompt:
+            return None
+        for text in self.prompt:
+            _note_on(text, quiet)
+        return read_prompts(self.prompt, self.text_key)
+
+
+def _note_on(text: str, quiet: bool) -> None:
+    """Say that a file's name is read as text, which is seldom meant."""
+    if text and not quiet and len(text) < 256 and "\n" not in text and Path(text).is_file():
+        console.note(f"note: '{text}' is read as text; --prompt '@{text}' reads the file")

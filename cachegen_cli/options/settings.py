@@ -1,0 +1,153 @@
+"""How to quantize, what to measure, and what must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from cachegen_cli import console
+from cachegen_cli.errors import CHECK_FAILED, UsageError
+from cachegen_cli.options.types import Percent
+from cachegen_cli.results import Measurement, Settings
+
+
+@dataclass(frozen=True)
+class ContinuationOptions:
+    """How much of a text quality is measured on."""
+
+    continuation: Annotated[
+        int | None,
+        typer.Option(
+            "--continuation",
+            metavar="N",
+            min=2,
+            help="Last tokens of each text, that the model reads after the compressed cache of "
+            "the others. Default: 256, at most half of the text.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class QualityOptions(ContinuationOptions):
+    """Whether to measure quality."""
+
+    quality: Annotated[
+        bool, typer.Option("--quality", help="Measure KL and perplexity, too (see 'quality').")
+    ] = False
+
+    def asked(self, checks: CheckOptions) -> dict[str, Any]:
+        """Arguments of `analysis.analyze`; a check or a continuation asks for quality, too."""
+        asked = self.quality or self.continuation is not None or checks.fail_if_kl_above is not None
+        return {"quality": asked, "continuation": self.continuation if asked else None}
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """What must hold; exit code 3 if it does not."""
+
+    fail_if_kl_above: Annotated[
+        float | None,
+        typer.Option("--fail-if-kl-above", metavar="X", help="Exit 3 if KL exceeds X nats."),
+    ] = None
+    fail_if_saving_below: Annotated[
+        Percent | None,
+        typer.Option(
+            "--fail-if-saving-below",
+            parser=Percent.parse,
+            metavar="P%",
+            help="Exit 3 if coding saves less than P % of the fixed width.",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse thresholds that nothing can pass or fail."""
+        if self.fail_if_kl_above is not None and not self.fail_if_kl_above >= 0:
+            raise UsageError(f"{self.fail_if_kl_above} is no KL", "it is a number from 0 on")
+
+    def hold(self, measured: Sequence[Measurement]) -> None:
+        """Say on stderr whether every setting passes.
+
+        Raises:
+            typer.Exit: 3, if one does not.
+        """
+        from cachegen_cli.checks import verdicts
+
+        found = verdicts(measured, self.fail_if_kl_above, self.fail_if_saving_below)
+        for verdict in found:
+            console.note(str(verdict))
+        if not all(verdict.passed for verdict in found):
+            raise typer.Exit(CHECK_FAILED)
+
+
+@dataclass(frozen=True)
+class KeepOptions:
+    """Tokens that are not quantized."""
+
+    keep_first: Annotated[
+        int,
+        typer.Option("--keep-first", metavar="N", min=0, help="Leave first N tokens in 16 bits."),
+    ] = 0
+    keep_last: Annotated[
+        int,
+        typer.Option("--keep-last", metavar="N", min=0, help="Leave last N tokens in 16 bits."),
+    ] = 0
+
+
+@dataclass(frozen=True)
+class QuantizerOptions(KeepOptions):
+    """How codes are made and estimated, beside their width and group size."""
+
+    schedule: Annotated[
+        str,
+        typer.Option(
+            "--schedule",
+            metavar="uniform|depth|FILE",
+            help="depth: one bit fewer in the middle third of the layers, two in the last, never "
+            "below 2 bits. FILE: the widths of 'cachegen plan -o FILE'.",
+        ),
+    ] = "uniform"
+    delta: Annotated[
+        Literal["auto", "on", "off"],
+        typer.Option(
+            "--delta",
+            help="Code differences of consecutive tokens; auto: where that is smaller.",
+        ),
+    ] = "auto"
+    pooled: Annotated[
+        bool,
+        typer.Option(
+            "--pooled/--by-channel",
+            help="Entropy estimate with one distribution a head, or one a head and channel.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class WidthOptions:
+    """Code widths and group size of one setting."""
+
+    bits: Annotated[int, typer.Option(min=1, max=8, metavar="N", help="Code width, 1 to 8.")] = 4
+    key_bits: Annotated[
+        int | None, typer.Option(min=1, max=8, metavar="N", help="Keys' width instead of --bits.")
+    ] = None
+    value_bits: Annotated[
+        int | None, typer.Option(min=1, max=8, metavar="N", help="Values' width instead of --bits.")
+    ] = None
+    group_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens a group.")] = 32
+
+    def settings(self, others: KeepOptions) -> Settings:
+        """The setting that both groups of options make."""
+        from cachegen_cli.schedules import settings_with
+
+        rest = dict(vars(others))
+        schedule = rest.pop("schedule", "uniform")
+        base = Settings(
+            key_bits=self.bits if self.key_bits is None else self.key_bits,
+            value_bits=self.bits if self.value_bits is None else self.value_bits,
+            group_size=self.group_size,
+            **rest,
+        )
+        return settings_with(schedule, base)

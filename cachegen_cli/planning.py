@@ -1,0 +1,291 @@
+"""Bits for each layer's keys and values, so that a target holds at the least cost.
+
+The plan is predicted from measurements: the KL of every tensor compressed alone at one width,
+scaled to other widths by the tensor's own error energy, and by the measured KL of all tensors
+at that width. Then the plan itself is measured, and corrected until the target holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf, log
+from typing import Any
+
+from cachegen_cli.allocation import Allocation, Option, allocations, predictions
+from cachegen_cli.analysis import Measured, Source, captured
+from cachegen_cli.captures import Texts
+from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.progress import Progress, no_progress
+from cachegen_cli.quantize import MAX_BITS, check_bits
+from cachegen_cli.results import (
+    Candidate,
+    Measurement,
+    Notice,
+    Plan,
+    PlannedWidths,
+    Settings,
+    Target,
+    TensorSensitivity,
+)
+from cachegen_cli.results.planning import SAME_BYTES
+from cachegen_cli.schedules import check, widths
+from cachegen_cli.trials import Trials
+
+Widths = tuple[int, ...]
+
+CHOICES = (2, 3, 4, 5, 6, 8)
+_TINY = 1e-12  # stands for a KL of 0 in logarithms
+_CLOSE = 0.95  # a KL this near below its target is not searched on
+
+
+def plan(
+    source: Source = None,
+    prompt: Texts = None,
+    *,
+    target_kl: float | None = None,
+    target_bytes: int | None = None,
+    target_bits: float | None = None,
+    choices: Sequence[int] = CHOICES,
+    settings: Settings | None = None,
+    continuation: int | None = None,
+    progress: Progress = no_progress,
+    **capture_options: Any,
+) -> Plan:
+    """Pick a code width for each layer's keys and values.
+
+    Reads the continuation at most 2 x layers + 2 x choices times: with every width for all
+    tensors, with each tensor alone at one width, and with the plans that it measures.
+
+    Args:
+        source, prompt, continuation, capture_options: as in `analyze`.
+        target_kl: fewest coded bytes at a KL of at most so many nats, or
+        target_bytes: lowest KL in at most so many coded bytes over all texts, or
+        target_bits: lowest KL in at most so many coded bits an element. Give one of the three.
+        choices: the widths to choose from.
+        settings: all but the widths; groups of 32 by default.
+        progress: called with (stage, done, of).
+
+    Raises:
+        InputError: no plan reaches the target.
+        UsageError: impossible arguments.
+        CachegenError: as in `analyze`.
+    """
+    target = _target(target_kl, target_bytes, target_bits)
+    choices = tuple(sorted(set(choices)))
+    if not choices:
+        raise UsageError("there are no widths to choose from", "give one or more of 1 to 8")
+    for bits in choices:
+        check_bits(bits)
+    settings = replace(settings or Settings(), schedule="uniform", plan=None)
+    check(settings)
+    texts = captured(source, prompt, progress, capture_options, continuation)
+    return _Search(Trials(texts, "plan", progress), target, choices, settings).plan()
+
+
+def _target(kl: float | None, size: int | None, bits: float | None) -> Target:
+    given = {"kl_nats": kl, "coded_bytes": size, "coded_bits_per_element": bits}
+    targets = [Target(figure, value) for figure, value in given.items() if value is not None]
+    if len(targets) != 1:
+        raise UsageError(
+            "a plan needs one target", "give a KL, a number of bytes or bits an element"
+        )
+    if not 0 < targets[0].value < inf:
+        raise UsageError(f"{targets[0].value} is no target", "it is a number above 0")
+    return targets[0]
+
+
+class _Search:
+    """One search for a plan. Widths are tuples in the order of `Measurement.tensors`."""
+
+    def __init__(
+        self, trials: Trials, target: Target, choices: tuple[int, ...], settings: Settings
+    ) -> None:
+        self.trials, self.target, self.choices, self.base = trials, target, choices, settings
+        self.n_tensors = 2 * trials.n_layers
+        self.by_text: dict[Widths, list[Measured]] = {}
+        self.found: dict[Widths, Measurement] = {}
+        self.options: list[dict[int, Option]] = []
+
+    def plan(self) -> Plan:
+        """Measure uniform widths and sensitivities, then plans."""
+        trials, choices = self.trials, self.choices
+        trials.expected = len(choices) + 2 + (self.n_tensors if len(choices) > 1 else 0)
+        self.measure(self.uniform(choices[0]))
+        self.check_reach()
+        for bits in choices[1:]:
+            self.measure(self.uniform(bits))
+        self.check_reach()
+        middle = min(choices, key=self.distance)
+        sensitivities: tuple[TensorSensitivity, ...] = ()
+        if len(choices) > 1:
+            sensitivities = trials.each_alone(self.settings(self.uniform(middle)))
+        alone = [max(s.kl_nats, 0.0) for s in sensitivities] or [0.0] * self.n_tensors
+        uniform = {bits: self.found[self.uniform(bits)] for bits in choices}
+        self.options = predictions(alone, middle, uniform)
+        path = allocations([list(of_tensor.values()) for of_tensor in self.options])
+        chosen = self.search(path)
+        planned = replace(self.found[chosen], settings=self.settings(chosen, always_plan=True))
+        depth = self.depth(planned.totals.coded_bytes or 0)
+        run = trials.run(planned.settings, self.by_text[chosen])
+        if len(set(chosen)) == 1 and len(choices) > 1:
+            run = replace(run, warnings=(*run.warnings, _uniform_notice(chosen[0])))
+        return Plan(
+            run=run,
+            target=self.target,
+            choices=choices,
+            sensitivity_bits=middle,
+            continuations=trials.done,
+            predicted_kl_nats=self.predicted(chosen),
+            sensitivities=sensitivities,
+            measurement=planned,
+            uniform=tuple(_candidate(f"uniform {bits}", m) for bits, m in uniform.items()),
+            depth=depth,
+        )
+
+    def measure(self, widths: Widths) -> Measurement:
+        """All texts under some widths, read once."""
+        if widths not in self.found:
+            self.by_text[widths] = self.trials.measure(self.settings(widths))
+            self.found[widths] = self.trials.pooled(self.by_text[widths])
+        return self.found[widths]
+
+    def settings(self, widths: Widths, always_plan: bool = False) -> Settings:
+        """The settings that give tensors their widths."""
+        if len(set(widths)) == 1 and not always_plan:
+            return replace(self.base, key_bits=widths[0], value_bits=widths[0])
+        keys, values = widths[::2], widths[1::2]
+        return replace(
+            self.base,
+            schedule="plan",
+            key_bits=max(keys),
+            value_bits=max(values),
+            plan=PlannedWidths("", self.trials.model, keys, values),
+        )
+
+    def uniform(self, bits: int) -> Widths:
+        """The same width for every tensor."""
+        return (bits,) * self.n_tensors
+
+    @property
+    def limit(self) -> float:
+        """The target as coded bytes; infinite where it is a KL."""
+        if self.target.figure == "kl_nats":
+            return inf
+        if self.target.figure == "coded_bytes":
+            return self.target.value
+        return self.target.value * next(iter(self.found.values())).totals.elements / 8
+
+    def check_reach(self) -> None:
+        """Raise InputError if the target is out of reach.
+
+        The fewest bytes are known from the narrowest width, and the lowest KL from the rest.
+        """
+        narrowest = self.found[self.uniform(self.choices[0])].totals
+        if (narrowest.coded_bytes or 0) > self.limit:
+            raise InputError(
+                f"no plan fits: {self.choices[0]} bits everywhere take {narrowest.coded_bytes} "
+                f"bytes, {narrowest.coded_bits_per_element:.3f} bits an element",
+                "raise the target, or add narrower --choices",
+            )
+        if self.limit == inf and len(self.found) == len(self.choices):
+            bits, best = min(self.kl_by_width().items(), key=lambda item: item[1])
+            if best > self.target.value:
+                raise InputError(
+                    f"no plan reaches a KL of {self.target.value:g}: {bits} bits everywhere give "
+                    f"{best:.3g} nats",
+                    "raise the target, or add wider --choices",
+                )
+
+    def kl_by_width(self) -> dict[int, float]:
+        """The measured KL of each uniform width."""
+        return {bits: _kl(self.found[self.uniform(bits)]) for bits in self.choices}
+
+    def distance(self, bits: int) -> float:
+        """How far a uniform width is from the target."""
+        measured = self.found[self.uniform(bits)]
+        if self.limit < inf:
+            return abs((measured.totals.coded_bytes or 0) - self.limit)
+        return abs(log(max(_kl(measured), _TINY)) - log(self.target.value))
+
+    def predicted(self, widths: Widths) -> float:
+        """The KL that is expected from some widths."""
+        return sum(o[bits].kl_nats for o, bits in zip(self.options, widths, strict=True))
+
+    def search(self, path: Sequence[Allocation]) -> Widths:
+        """The best widths that were measured, among plans on the path and uniform widths."""
+        if self.limit < inf:
+            self.measure([point for point in path if point.coded_bytes <= self.limit][-1].bits)
+            fitting = [w for w, m in self.found.items() if _coded(m) <= self.limit]
+            return min(fitting, key=lambda widths: _kl(self.found[widths]))
+        self.approach(path)
+        holding = [w for w, m in self.found.items() if _kl(m) <= self.target.value]
+        return min(holding, key=lambda widths: _coded(self.found[widths]))
+
+    def approach(self, path: Sequence[Allocation]) -> None:
+        """Measure plans ever closer to the target KL, as long as the budget lasts."""
+        budget = self.n_tensors + 2 * len(self.choices) - 1  # one is left for the depth schedule
+        low, high, correction = -1, len(path), 1.0
+        while self.trials.done < budget and high - low > 1:
+            promising = (
+                place
+                for place, point in enumerate(path)
+                if point.kl_nats * correction <= self.target.value
+            )
+            place = min(max(next(promising, high), low + 1), high - 1)
+            kl = _kl(self.measure(path[place].bits))
+            correction = kl / path[place].kl_nats if path[place].kl_nats else 1.0
+            if kl > self.target.value:
+                low = place
+            else:
+                high = place
+                if kl >= _CLOSE * self.target.value:
+                    return
+
+    def depth(self, size: int) -> Candidate | None:
+        """The widest depth schedule of about so many bytes at most, measured."""
+        for bits in range(MAX_BITS, 2, -1):
+            settings = replace(self.base, schedule="depth", key_bits=bits, value_bits=bits)
+            keys, values = widths(settings, self.trials.n_layers)
+            pairs = [bits for both in zip(keys, values, strict=True) for bits in both]
+            if (
+                sum(self.coded_bytes(place, bits) for place, bits in enumerate(pairs))
+                <= SAME_BYTES * size
+            ):
+                measured = self.trials.pooled(self.trials.measure(settings))
+                return _candidate(settings.widths, measured)
+        return None
+
+    def coded_bytes(self, place: int, bits: int) -> int:
+        """A tensor's size at any width; coding does not need the model."""
+        uniform = self.uniform(bits)
+        if uniform not in self.found:
+            self.found[uniform] = self.trials.sizes(self.settings(uniform))
+        return self.found[uniform].tensors[place].coded_bytes or 0
+
+
+def _kl(measured: Measurement) -> float:
+    return measured.quality.kl_nats if measured.quality else inf
+
+
+def _coded(measured: Measurement) -> int:
+    return measured.totals.coded_bytes or 0
+
+
+def _candidate(name: str, measured: Measurement) -> Candidate:
+    if measured.quality is None:
+        raise ValueError(f"the quality of {name} was not measured")
+    return Candidate(
+        name,
+        measured.settings,
+        _coded(measured),
+        measured.totals.coded_bits_per_element or 0.0,
+        measured.quality,
+    )
+
+
+def _uniform_notice(bits: int) -> Notice:
+    return Notice(
+        "plan-is-uniform",
+        f"no mix of widths that was measured was better than {bits} bits everywhere",
+    )

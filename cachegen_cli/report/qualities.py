@@ -1,0 +1,256 @@
+"""What is shown of quality, sensitivity and plans."""
+
+from __future__ import annotations
+
+from cachegen_cli.report.columns import (
+    BITS_PER_ELEMENT,
+    CODED,
+    CODED_SAVING,
+    COUNTED,
+    FIXED,
+    RAW,
+    Column,
+    Row,
+    View,
+    skipped_notes,
+    title_of,
+)
+from cachegen_cli.report.units import bits, error, percent, perplexity, plus_minus, rough, si_bytes
+from cachegen_cli.results import Bytes, Plan, Quality, QualityAnalysis, Sensitivity
+
+_BAR = 24  # columns of the longest bar
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+KL = (Column("kl_nats", "KL nats", error), Column("kl_nats_stderr", "±", rough))
+PERPLEXITY_DIFFERENCE = Column("perplexity_difference", "Δ ppl", error)
+TOP1 = Column("top1_agreement", "top-1", percent)
+REST = (
+    Column("kl_nats_p99", "KL p99", error),
+    Column("reference_perplexity", "ref ppl", perplexity),
+    Column("reference_perplexity_stderr", "±", rough),
+    Column("perplexity", "ppl", perplexity),
+    Column("perplexity_stderr", "±", rough),
+    Column("log_likelihood_difference_nats", "Δ log-lik", error),
+    Column("log_likelihood_difference_nats_stderr", "±", rough),
+    Column("top1_agreement_stderr", "± top-1", rough),
+)
+ALL = (*KL, PERPLEXITY_DIFFERENCE, TOP1, *REST)
+SCORED = (Column("positions", "read"), Column("scored_tokens", "scored"))
+BLANK = dict.fromkeys(column.key for column in (*ALL, *SCORED))
+DEFINED = (
+    "KL: mean over positions of the continuation of KL(untouched || compressed) over the next "
+    "token; ±: standard error, as if positions were independent. Only the context's cache is "
+    "compressed: the model reads the continuation after it in full precision. Δ ppl: perplexity "
+    "less that after the untouched cache. top-1: positions with the same most likely token."
+)
+
+
+def quality_sentence(found: Quality) -> str:
+    """All figures of one setting."""
+    agreement = plus_minus(100 * found.top1_agreement, _times_100(found.top1_agreement_stderr))
+    change = plus_minus(
+        found.log_likelihood_difference_nats, found.log_likelihood_difference_nats_stderr
+    )
+    return (
+        f"Quality over {found.positions} positions: KL "
+        f"{plus_minus(found.kl_nats, found.kl_nats_stderr)} nats, 99th percentile "
+        f"{error(found.kl_nats_p99)}; perplexity {perplexity(found.reference_perplexity)} -> "
+        f"{perplexity(found.perplexity)}, log-likelihood {change} nats a token; the same most "
+        f"likely token at {agreement} % of positions."
+    )
+
+
+def quality_view(result: QualityAnalysis, wide: bool) -> View:
+    """A row a text."""
+    measured, prompt = result.measurement, result.run.prompt
+    columns = (
+        Column("text", "text", left=True, folds=True),
+        Column("tokens", "context"),
+        *((*SCORED, RAW, FIXED) if wide else ()),
+        CODED,
+        *((CODED_SAVING,) if wide else ()),
+        BITS_PER_ELEMENT,
+        *(ALL if wide else (*KL, PERPLEXITY_DIFFERENCE, TOP1)),
+    )
+    everything = _text_row("all texts", prompt.tokens, measured.totals, measured.quality)
+    rows = [
+        _text_row(text.prompt.source, text.prompt.tokens, text.totals, text.quality)
+        for text in measured.texts
+    ]
+    notes = [*skipped_notes(result.run), DEFINED, COUNTED]
+    if measured.quality:
+        notes.insert(0, quality_sentence(measured.quality) + _size_sentence(measured.totals))
+    return View(
+        title_of(result.run, measured.settings),
+        columns,
+        rows or [everything | {"text": prompt.source}],
+        [everything] if rows else [],
+        notes,
+    )
+
+
+def sensitivity_view(result: Sensitivity, wide: bool) -> View:
+    """A row a tensor with a bar."""
+    columns = (
+        Column("layer", "layer"),
+        Column("tensor", "tensor", left=True),
+        *((Column("cache", "cache", left=True),) if wide else ()),
+        *KL,
+        Column("bar", "", left=True, drawn=True),
+    )
+    largest = max(row.kl_nats for row in result.rows)
+    rows = [vars(row) | {"bar": _bar(row.kl_nats, largest)} for row in result.rows]
+    blank = {"cache": "", "bar": "", "kl_nats_stderr": None}
+    totals = [
+        blank | {"layer": "sum", "tensor": "both", "kl_nats": result.sum_kl_nats},
+        blank | {"layer": "all", "tensor": "both"}
+        | {key: getattr(result.together, key) for key in ("kl_nats", "kl_nats_stderr")},
+    ]  # fmt: skip
+    notes = [
+        _depth_sentence(result),
+        "Each row: KL (nats) with that tensor alone compressed. sum: of all rows; all: measured "
+        "with everything compressed at once. If effects added up, both would be equal.",
+        *skipped_notes(result.run),
+    ]
+    return View(title_of(result.run, result.settings), columns, rows, totals, notes)
+
+
+def plan_view(result: Plan, wide: bool) -> View:
+    """A row a layer; at the foot the plan beside what else takes its bytes."""
+    columns = (
+        Column("layer", "layer"),
+        Column("key_bits", "K bits"),
+        Column("value_bits", "V bits"),
+        CODED,
+        BITS_PER_ELEMENT,
+        Column("key_kl_nats", "K alone", rough),
+        Column("value_kl_nats", "V alone", rough),
+        *(ALL if wide else KL),
+    )
+    alone = result.sensitivities
+    nothing: Row = dict.fromkeys(("key_bits", "value_bits", "key_kl_nats", "value_kl_nats"))
+    rows = [
+        nothing | BLANK | layer.total.to_json()
+        | {"layer": layer.layer, "key_bits": layer.keys.bits, "value_bits": layer.values.bits}
+        | ({"key_kl_nats": alone[2 * place].kl_nats} if alone else {})
+        | ({"value_kl_nats": alone[2 * place + 1].kl_nats} if alone else {})
+        for place, layer in enumerate(result.measurement.layers)
+    ]  # fmt: skip
+    measured = result.measurement
+    totals = [nothing | _text_row("", 0, measured.totals, measured.quality) | {"layer": "plan"}]
+    totals += [
+        nothing
+        | one.quality.to_json()
+        | {
+            "layer": one.name,
+            "coded_bytes": one.coded_bytes,
+            "coded_bits_per_element": one.coded_bits_per_element,
+        }
+        for one in (*result.uniform, *([result.depth] if result.depth else []))
+    ]
+    notes = [
+        _verdict(result),
+        f"Found with {result.continuations} readings of the continuation. Alone: KL (nats) with "
+        f"that tensor alone at {result.sensitivity_bits} bits. Together they promised the plan "
+        f"{error(result.predicted_kl_nats)}.",
+        "It was fitted to these texts: try it on others with cachegen quality --schedule FILE.",
+        *skipped_notes(result.run),
+        DEFINED,
+    ]
+    return View(title_of(result.run, measured.settings), columns, rows, totals, notes)
+
+
+def _text_row(text: str, tokens: int, totals: Bytes, quality: Quality | None) -> Row:
+    figures = quality.to_json() if quality else BLANK
+    return totals.to_json() | figures | {"text": text, "tokens": tokens}
+
+
+def _size_sentence(totals: Bytes) -> str:
+    return (
+        f" The cache takes {si_bytes(totals.raw_bytes)} in 16 bits, {si_bytes(totals.fixed_bytes)} "
+        f"at fixed width and {si_bytes(totals.coded_bytes)} coded."
+    )
+
+
+def _bar(value: float, largest: float) -> str:
+    """A bar in eighths of a column."""
+    eighths = round(8 * _BAR * max(value, 0.0) / largest) if largest > 0 else 0
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _depth_sentence(result: Sensitivity) -> str:
+    """Whether the paper's second observation holds."""
+    found, needed = result.depth_correlation, result.depth_correlation_needed
+    if found is None or needed is None:
+        return "There are too few layers to say whether shallow ones are more sensitive."
+    keys, values = result.key_depth_correlation, result.value_depth_correlation
+    parts = ", ".join(
+        f"{name} {correlation:+.2f}"
+        for name, correlation in (("keys", keys), ("values", values))
+        if correlation is not None
+    )
+    third = max(1, len(result.by_layer) // 3)
+    first, last = sum(result.by_layer[:third]), sum(result.by_layer[-third:])
+    if found <= -needed:
+        verdict = "Shallow layers are more sensitive in this model, as CacheGen's paper observes"
+    elif found >= needed:
+        verdict = (
+            "Shallow layers are not more sensitive in this model, deep ones are: the reverse of "
+            "what CacheGen's paper observes, so --schedule depth saves in the wrong place"
+        )
+    else:
+        verdict = (
+            "That shallow layers are more sensitive, as CacheGen's paper observes, does not show "
+            "in this model"
+        )
+    return (
+        f"{verdict}: rank correlation of KL with depth {found:+.2f} ({parts}; beyond ±{needed:.2f} "
+        f"it is unlikely to be chance). The first third of the layers adds up to "
+        f"{error(first)}, the last third to {error(last)} nats."
+    )
+
+
+def _verdict(result: Plan) -> str:
+    """The plan against its target, the best uniform width and the depth schedule."""
+    totals, quality = result.measurement.totals, result.measurement.quality
+    if quality is None:
+        return ""
+    target = {
+        "kl_nats": f"KL of at most {result.target.value:g} nats",
+        "coded_bytes": f"at most {result.target.value:.0f} coded bytes",
+        "coded_bits_per_element": f"at most {result.target.value:g} bits an element",
+    }[result.target.figure]
+    parts = [
+        f"Target: {target}. The plan takes {si_bytes(totals.coded_bytes)}, "
+        f"{bits(totals.coded_bits_per_element)} bits an element, at KL "
+        f"{plus_minus(quality.kl_nats, quality.kl_nats_stderr)}."
+    ]
+    for name, other in (
+        ("best uniform width", result.best_uniform),
+        ("depth schedule", result.depth),
+    ):
+        parts.append(
+            f"No {name} fits into these bytes."
+            if other is None
+            else f"In these bytes (at most 1 % more) the {name} is {other.name}: "
+            f"{bits(other.coded_bits_per_element)} bits an element, KL "
+            f"{plus_minus(other.quality.kl_nats, other.quality.kl_nats_stderr)}."
+        )
+    holding = [o for o in result.uniform if o.quality.kl_nats <= result.target.value]
+    if result.target.figure == "kl_nats" and holding:
+        first = min(holding, key=lambda o: o.coded_bytes)
+        size = totals.coded_bytes or 0
+        parts.append(
+            f"The smallest uniform width that holds the target is {first.name}; the plan takes "
+            f"{percent(1 - size / first.coded_bytes)} less."
+        )
+    if (between := result.uniform_kl_nats_at_same_bytes) is not None and between > 0:
+        parts.append(
+            f"Uniform widths interpolated to exactly these bytes: KL {error(between)}, of which "
+            f"the plan has {percent(quality.kl_nats / between)}."
+        )
+    return " ".join(parts)
+
+
+def _times_100(value: float | None) -> float | None:
+    return None if value is None else 100 * value

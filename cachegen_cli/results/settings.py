@@ -1,0 +1,74 @@
+"""How tensors are quantized and estimated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cachegen_cli.results.picking import pick
+
+
+@dataclass(frozen=True)
+class PlannedWidths:
+    """The code width of every layer's keys and values, as `plan` chose them.
+
+    Attributes:
+        source: where the plan was read, or "" where it was just made.
+        model: the model that it was made for.
+        key_bits, value_bits: one width a cache entry.
+    """
+
+    source: str
+    model: str
+    key_bits: tuple[int, ...]
+    value_bits: tuple[int, ...]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> PlannedWidths:
+        """The inverse of `dataclasses.asdict`, after JSON made lists of the widths."""
+        lists = {name: tuple(map(int, data[name])) for name in ("key_bits", "value_bits")}
+        return pick(cls, data | lists)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How tensors were quantized and estimated.
+
+    Attributes:
+        key_bits, value_bits: code widths (of the first layers, where the schedule is "depth"; the
+            widest, where it is "plan").
+        group_size: tokens a group.
+        schedule: "uniform", "depth" for fewer bits in deeper layers, or "plan".
+        delta: "auto" (the smaller for each tensor), "on" or "off".
+        pooled: one distribution a head instead of one a channel, in the entropy estimate.
+        keep_first, keep_last: tokens left in 16 bits.
+        plan: the widths, where the schedule is "plan".
+    """
+
+    key_bits: int = 4
+    value_bits: int = 4
+    group_size: int = 32
+    schedule: str = "uniform"
+    delta: str = "auto"
+    pooled: bool = False
+    keep_first: int = 0
+    keep_last: int = 0
+    plan: PlannedWidths | None = None
+
+    @property
+    def widths(self) -> str:
+        """For people: "4", "K8 V4", "depth 4" or "plan"."""
+        if self.plan is not None:
+            return "plan"
+        both = (
+            str(self.key_bits)
+            if self.key_bits == self.value_bits
+            else f"K{self.key_bits} V{self.value_bits}"
+        )
+        return both if self.schedule == "uniform" else f"{self.schedule} {both}"
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Settings:
+        """The inverse of `dataclasses.asdict`; settings of earlier versions have no plan."""
+        plan = data.get("plan")
+        return pick(cls, data | {"plan": PlannedWidths.from_json(plan) if plan else None})

@@ -1,0 +1,96 @@
+"""Which code width each layer's keys and values get."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.quantize import check_bits, check_group_size, layer_group_bits
+from cachegen_cli.results import Plan, Settings, from_json
+
+SCHEDULES = ("uniform", "depth")
+DELTAS = ("auto", "on", "off")
+
+
+def settings_with(schedule: str | Path | Plan, settings: Settings) -> Settings:
+    """The settings under a schedule by name, or under a plan or the file of one.
+
+    Raises:
+        InputError: the file is not a plan.
+        UsageError: a schedule that is neither known nor a file.
+    """
+    if schedule in SCHEDULES:
+        return replace(settings, schedule=str(schedule), plan=None)
+    source = ""
+    if not isinstance(schedule, Plan):
+        source = str(schedule)
+        schedule = _read(Path(schedule))
+    plan = schedule.widths(source)
+    return replace(
+        settings,
+        schedule="plan",
+        plan=plan,
+        key_bits=max(plan.key_bits),
+        value_bits=max(plan.value_bits),
+    )
+
+
+def widths(settings: Settings, n_layers: int) -> tuple[list[int], list[int]]:
+    """Code widths of each layer's keys and of its values under the settings' schedule.
+
+    Raises:
+        InputError: a plan of another number of layers.
+    """
+    if settings.plan is not None:
+        plan = settings.plan
+        if len(plan.key_bits) != n_layers:
+            raise InputError(
+                f"the plan '{plan.source}' is for {len(plan.key_bits)} cache entries of "
+                f"{plan.model}, and there are {n_layers} here",
+                "make one for this model with 'cachegen plan'",
+            )
+        return list(plan.key_bits), list(plan.value_bits)
+    if settings.schedule == "depth":
+        keys, values = (
+            layer_group_bits(n_layers, bits) for bits in (settings.key_bits, settings.value_bits)
+        )
+        return keys, values
+    return [settings.key_bits] * n_layers, [settings.value_bits] * n_layers
+
+
+def check(settings: Settings) -> None:
+    """Raise UsageError unless the settings can be measured."""
+    check_bits(settings.key_bits)
+    check_bits(settings.value_bits)
+    check_group_size(settings.group_size)
+    for kept in (settings.keep_first, settings.keep_last):
+        if kept < 0:
+            raise UsageError(f"{kept} tokens cannot be kept", "0 or more tokens stay in 16 bits")
+    schedules = (*SCHEDULES, "plan") if settings.plan else SCHEDULES
+    for name, value, choices in (
+        ("schedule", settings.schedule, schedules),
+        ("delta", settings.delta, DELTAS),
+    ):
+        if value not in choices:
+            raise UsageError(f"'{value}' is not a {name}", f"choose from {', '.join(choices)}")
+
+
+def _read(path: Path) -> Plan:
+    if not path.is_file():
+        raise UsageError(
+            f"'{path}' is neither a schedule nor a plan's file",
+            f"choose from {', '.join(SCHEDULES)}, or write one with 'cachegen plan -o plan.json'",
+        )
+    try:
+        plan = from_json(path.read_text(encoding="utf-8"))
+        if not isinstance(plan, Plan):
+            raise InputError(f"it holds the result of '{plan.kind}'")
+        for bits in (*plan.key_bits, *plan.value_bits):
+            check_bits(bits)
+    except (OSError, UnicodeDecodeError, InputError, UsageError) as error:
+        reason = error.message if isinstance(error, (InputError, UsageError)) else str(error)
+        raise InputError(
+            f"'{path}' is not a plan: {reason}", "write one with 'cachegen plan -o plan.json'"
+        ) from error
+    return plan

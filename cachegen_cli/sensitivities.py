@@ -1,0 +1,47 @@
+"""Which layers' keys and values the model's predictions depend on most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachegen_cli.analysis import Source, captured
+from cachegen_cli.captures import Texts
+from cachegen_cli.progress import Progress, no_progress
+from cachegen_cli.quality import Positions
+from cachegen_cli.results import Sensitivity, Settings
+from cachegen_cli.schedules import check
+from cachegen_cli.trials import Trials
+
+
+def sensitivity(
+    source: Source = None,
+    prompt: Texts = None,
+    settings: Settings | None = None,
+    *,
+    continuation: int | None = None,
+    progress: Progress = no_progress,
+    **capture_options: Any,
+) -> Sensitivity:
+    """Compress one tensor at a time, and all at once, and measure the KL of each.
+
+    Reads the continuation 2 x layers + 1 times. The paper's second observation is that
+    shallow layers are more sensitive (CacheGen, section 5.1.2), the reason for the schedule
+    "depth"; `Sensitivity.depth_correlation` says whether this model is like that.
+
+    Args:
+        source, prompt, continuation, capture_options: as in `analyze`.
+        settings: how to quantize; 4 bits in groups of 32 by default.
+        progress: called with (stage, done, of).
+
+    Raises:
+        CachegenError: settings, model or texts that cannot be used.
+    """
+    settings = settings or Settings()
+    check(settings)
+    texts = captured(source, prompt, progress, capture_options, continuation)
+    trials = Trials(texts, "sensitivity", progress)
+    trials.expected = 2 * trials.n_layers + 1
+    measured = trials.measure(settings)
+    rows = trials.each_alone(settings)
+    together = Positions.of([text.positions for text in measured if text.positions]).quality()
+    return Sensitivity(trials.run(settings, measured), settings, rows, together)

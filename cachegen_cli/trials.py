@@ -1,0 +1,107 @@
+"""Texts whose continuations are read again and again on differently compressed caches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from cachegen_cli.analysis import (
+    Measured,
+    measure,
+    measure_text,
+    pooled_over,
+    quantized,
+    restored_layer,
+    run_of,
+)
+from cachegen_cli.captures import Capture
+from cachegen_cli.kvcache import LayerKV, untouched
+from cachegen_cli.progress import Progress
+from cachegen_cli.quality import Positions, Reference
+from cachegen_cli.results import Measurement, Run, Settings, TensorSensitivity
+from cachegen_cli.schedules import widths
+
+
+class Trials:
+    """Texts with their references, all held at once.
+
+    Attributes:
+        done: how often each continuation was read on a compressed cache.
+        expected: how often that will be, for a progress bar.
+    """
+
+    def __init__(self, texts: Iterable[Capture], stage: str, progress: Progress) -> None:
+        """Read every text and its continuation.
+
+        Raises:
+            CachegenError: as `capture_texts` and `Reference` do.
+        """
+        self.texts: list[tuple[Capture, Reference]] = []
+        for text in texts:
+            progress("reference", 0, 1)
+            self.texts.append((text, Reference(text)))
+        self.started = time.perf_counter()
+        self.stage, self.progress = stage, progress
+        self.n_layers = len(self.texts[0][0].layers)
+        self.model = self.texts[0][0].model.id
+        self.done = self.expected = 0
+
+    def measure(self, settings: Settings) -> list[Measured]:
+        """Each text's sizes and quality under a setting."""
+        self._count()
+        return [measure_text(text, settings, reference) for text, reference in self.texts]
+
+    def sizes(self, settings: Settings) -> Measurement:
+        """Sizes over all texts, which need no reading."""
+        return self.pooled([Measured(measure(text, settings), None) for text, _ in self.texts])
+
+    def pooled(self, texts: Sequence[Measured]) -> Measurement:
+        """Each text's sizes and quality as one."""
+        return pooled_over(texts, [text.prompt for text, _ in self.texts])
+
+    def each_alone(self, settings: Settings) -> tuple[TensorSensitivity, ...]:
+        """KL over all texts with one tensor compressed, for keys and values of every layer."""
+        found = []
+        key_bits, value_bits = widths(settings, self.n_layers)
+        for layer, bits in enumerate(zip(key_bits, value_bits, strict=True)):
+            alone = [_alone(text, layer, bits, settings) for text, _ in self.texts]
+            for tensor in ("keys", "values"):
+                self._count()
+                kl = Positions.of(
+                    [
+                        reference.compare([each[tensor]])
+                        for each, (_, reference) in zip(alone, self.texts, strict=True)
+                    ]
+                ).quality()
+                kv = alone[0][tensor]
+                found.append(
+                    TensorSensitivity(kv.layer, kv.cache, tensor, kl.kl_nats, kl.kl_nats_stderr)
+                )
+        return tuple(found)
+
+    def run(self, settings: Settings, measured: Sequence[Measured]) -> Run:
+        """What to say of all texts' run; warnings are those of the setting."""
+        return Run.over(
+            [
+                run_of(text, self.started, [settings], measured=[one.sizes])
+                for (text, _), one in zip(self.texts, measured, strict=True)
+            ]
+        )
+
+    def _count(self) -> None:
+        self.progress(self.stage, self.done, max(self.expected, self.done + 1))
+        self.done += 1
+
+
+def _alone(
+    text: Capture, layer: int, bits: tuple[int, int], settings: Settings
+) -> dict[str, LayerKV]:
+    """A layer with only its keys and with only its values compressed."""
+    kv = text.layers[layer]
+    compressed = restored_layer(kv, quantized(kv, *bits, settings))
+    as_it_is = untouched(text.live.cache, kv.layer) if text.live else kv
+    return {
+        "keys": replace(as_it_is, keys=compressed.keys),
+        "values": replace(as_it_is, values=compressed.values),
+    }
