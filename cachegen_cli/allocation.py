@@ -77,6 +77,30 @@ def allocations(options: Sequence[Sequence[Option]]) -> list[Allocation]:
     return path
 
 
+def filled(
+    path: Sequence[Allocation], options: Sequence[Mapping[int, Option]], limit: float
+) -> tuple[int, ...]:
+    """The widths of the last allocation within ``limit`` bytes, with what is left over spent.
+
+    Tensors go on to wider options as long as one fits, the steepest first.
+    """
+    last = [point for point in path if point.coded_bytes <= limit][-1]
+    bits, left = list(last.bits), limit - last.coded_bytes
+    while True:
+        steps = [
+            (_slope(of_tensor[bits[tensor]], option), tensor, option)
+            for tensor, of_tensor in enumerate(options)
+            for option in of_tensor.values()
+            if 0 < option.coded_bytes - of_tensor[bits[tensor]].coded_bytes <= left
+            and option.kl_nats < of_tensor[bits[tensor]].kl_nats
+        ]
+        if not steps:
+            return tuple(bits)
+        _, tensor, option = min(steps)
+        left -= option.coded_bytes - options[tensor][bits[tensor]].coded_bytes
+        bits[tensor] = option.bits
+
+
 def hull(options: Sequence[Option]) -> list[Option]:
     """The lower convex hull of a tensor's options, by bytes; KL falls strictly along it."""
     points: list[Option] = []

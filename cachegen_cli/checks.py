@@ -30,7 +30,8 @@ def verdicts(
     """
     found = []
     for one in measured:
-        name = f"{one.settings.widths} bits, groups of {one.settings.group_size}:"
+        widths = "the plan" if one.settings.plan else f"{one.settings.widths} bits"
+        name = f"{widths}, groups of {one.settings.group_size}:"
         if kl_above is not None:
             kl = one.quality.kl_nats if one.quality else inf
             passed = kl <= kl_above

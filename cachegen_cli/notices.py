@@ -18,19 +18,29 @@ def notices_of(
     """All warnings of a text's capture measured under some settings."""
     return (
         *source.notices,
-        *_other_model_notice(source.model.id, grid),
+        *_plan_notices(source.model.id, grid),
         *_short_prompt_notice(source.layers, grid),
         *_tables_notice(source.prompt.tokens, measured),
     )
 
 
-def _other_model_notice(model: str, grid: Sequence[Settings]) -> list[Notice]:
-    """Say that a plan was made for another model whose layers are as many."""
-    plans = {one.plan.model for one in grid if one.plan} - {model}
-    return [
-        Notice("plan-for-another-model", f"the plan was made for {other}, not for {model}")
-        for other in plans
-    ]
+def _plan_notices(model: str, grid: Sequence[Settings]) -> list[Notice]:
+    """Say that a plan was made for another model or with other settings."""
+    found = {}
+    for one in grid:
+        plan = one.plan
+        if plan is None:
+            continue
+        if plan.model and plan.model != model:
+            found["plan-for-another-model"] = f"the plan was made for {plan.model}, not for {model}"
+        now = (one.group_size, one.keep_first, one.keep_last)
+        then = (plan.group_size, plan.keep_first, plan.keep_last)
+        if any(a not in (None, b) for a, b in zip(then, now, strict=True)):
+            found["plan-for-other-settings"] = (
+                f"the plan was made with groups of {then[0]}, {then[1]} first and {then[2]} last "
+                f"tokens kept; here it is {now[0]}, {now[1]} and {now[2]}"
+            )
+    return [Notice(code, message) for code, message in found.items()]
 
 
 def _short_prompt_notice(layers: Sequence[LayerKV], grid: Sequence[Settings]) -> list[Notice]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf, log
 from typing import Any
 
-from cachegen_cli.allocation import Allocation, Option, allocations, predictions
+from cachegen_cli.allocation import Allocation, Option, allocations, filled, predictions
 from cachegen_cli.analysis import Measured, Source, captured
 from cachegen_cli.captures import Texts
 from cachegen_cli.errors import InputError, UsageError
@@ -30,6 +30,7 @@ from cachegen_cli.results import (
 )
 from cachegen_cli.results.planning import SAME_BYTES
 from cachegen_cli.schedules import check, widths
+from cachegen_cli.targets import one_target
 from cachegen_cli.trials import Trials
 
 Widths = tuple[int, ...]
@@ -71,7 +72,7 @@ def plan(
         UsageError: impossible arguments.
         CachegenError: as in `analyze`.
     """
-    target = _target(target_kl, target_bytes, target_bits)
+    target = one_target(target_kl, target_bytes, target_bits)
     choices = tuple(sorted(set(choices)))
     if not choices:
         raise UsageError("there are no widths to choose from", "give one or more of 1 to 8")
@@ -81,18 +82,6 @@ def plan(
     check(settings)
     texts = captured(source, prompt, progress, capture_options, continuation)
     return _Search(Trials(texts, "plan", progress), target, choices, settings).plan()
-
-
-def _target(kl: float | None, size: int | None, bits: float | None) -> Target:
-    given = {"kl_nats": kl, "coded_bytes": size, "coded_bits_per_element": bits}
-    targets = [Target(figure, value) for figure, value in given.items() if value is not None]
-    if len(targets) != 1:
-        raise UsageError(
-            "a plan needs one target", "give a KL, a number of bytes or bits an element"
-        )
-    if not 0 < targets[0].value < inf:
-        raise UsageError(f"{targets[0].value} is no target", "it is a number above 0")
-    return targets[0]
 
 
 class _Search:
@@ -128,27 +117,26 @@ class _Search:
         planned = replace(self.found[chosen], settings=self.settings(chosen, always_plan=True))
         depth = self.depth(planned.totals.coded_bytes or 0)
         run = trials.run(planned.settings, self.by_text[chosen])
-        if len(set(chosen)) == 1 and len(choices) > 1:
-            run = replace(run, warnings=(*run.warnings, _uniform_notice(chosen[0])))
+        notices = self.notices(chosen, depth)
         return Plan(
-            run=run,
+            run=replace(run, warnings=(*run.warnings, *notices)),
             target=self.target,
             choices=choices,
             sensitivity_bits=middle,
             continuations=trials.done,
-            predicted_kl_nats=self.predicted(chosen),
+            predicted_kl_nats=self.predicted(chosen) if sensitivities else None,
             sensitivities=sensitivities,
             measurement=planned,
             uniform=tuple(_candidate(f"uniform {bits}", m) for bits, m in uniform.items()),
             depth=depth,
         )
 
-    def measure(self, widths: Widths) -> Measurement:
+    def measure(self, chosen: Widths) -> Measurement:
         """All texts under some widths, read once."""
-        if widths not in self.found:
-            self.by_text[widths] = self.trials.measure(self.settings(widths))
-            self.found[widths] = self.trials.pooled(self.by_text[widths])
-        return self.found[widths]
+        if chosen not in self.found:
+            self.by_text[chosen] = self.trials.measure(self.settings(chosen))
+            self.found[chosen] = self.trials.pooled(self.by_text[chosen])
+        return self.found[chosen]
 
     def settings(self, widths: Widths, always_plan: bool = False) -> Settings:
         """The settings that give tensors their widths."""
@@ -160,7 +148,15 @@ class _Search:
             schedule="plan",
             key_bits=max(keys),
             value_bits=max(values),
-            plan=PlannedWidths("", self.trials.model, keys, values),
+            plan=PlannedWidths(
+                "",
+                self.trials.model,
+                keys,
+                values,
+                self.base.group_size,
+                self.base.keep_first,
+                self.base.keep_last,
+            ),
         )
 
     def uniform(self, bits: int) -> Widths:
@@ -215,7 +211,7 @@ class _Search:
     def search(self, path: Sequence[Allocation]) -> Widths:
         """The best widths that were measured, among plans on the path and uniform widths."""
         if self.limit < inf:
-            self.measure([point for point in path if point.coded_bytes <= self.limit][-1].bits)
+            self.measure(filled(path, self.options, self.limit))
             fitting = [w for w, m in self.found.items() if _coded(m) <= self.limit]
             return min(fitting, key=lambda widths: _kl(self.found[widths]))
         self.approach(path)
@@ -256,6 +252,22 @@ class _Search:
                 return _candidate(settings.widths, measured)
         return None
 
+    def notices(self, chosen: Widths, depth: Candidate | None) -> list[Notice]:
+        """Say where a mix of widths is no better than a rule."""
+        found = []
+        if len(set(chosen)) == 1 and len(self.choices) > 1:
+            message = (
+                f"no mix of widths that was measured was better than {chosen[0]} bits everywhere"
+            )
+            found.append(Notice("plan-is-uniform", message))
+        if depth and depth.quality.kl_nats < _kl(self.found[chosen]):
+            message = f"{depth.name} has a lower KL than the plan in the same bytes"
+            used = {bits for part in widths(depth.settings, self.trials.n_layers) for bits in part}
+            if not used <= set(self.choices):
+                message += "; its widths are not all among the choices"
+            found.append(Notice("plan-worse-than-depth", message))
+        return found
+
     def coded_bytes(self, place: int, bits: int) -> int:
         """A tensor's size at any width; coding does not need the model."""
         uniform = self.uniform(bits)
@@ -281,11 +293,4 @@ def _candidate(name: str, measured: Measurement) -> Candidate:
         _coded(measured),
         measured.totals.coded_bits_per_element or 0.0,
         measured.quality,
-    )
-
-
-def _uniform_notice(bits: int) -> Notice:
-    return Notice(
-        "plan-is-uniform",
-        f"no mix of widths that was measured was better than {bits} bits everywhere",
     )

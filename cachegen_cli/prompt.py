@@ -55,6 +55,8 @@ def read_prompts(arguments: Sequence[str], text_key: str = "text") -> list[Promp
     Raises:
         InputError: as in `read_prompt`, or a folder or file without texts.
     """
+    if arguments.count("-") > 1:
+        raise InputError("stdin can be read only once", "give one --prompt -")
     return [prompt for argument in arguments for prompt in _named(argument, text_key)]
 
 

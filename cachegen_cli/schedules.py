@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.quantize import check_bits, check_group_size, layer_group_bits
-from cachegen_cli.results import Plan, Settings, from_json
+from cachegen_cli.results import Plan, PlannedWidths, Settings
 
 SCHEDULES = ("uniform", "depth")
 DELTAS = ("auto", "on", "off")
@@ -22,11 +23,7 @@ def settings_with(schedule: str | Path | Plan, settings: Settings) -> Settings:
     """
     if schedule in SCHEDULES:
         return replace(settings, schedule=str(schedule), plan=None)
-    source = ""
-    if not isinstance(schedule, Plan):
-        source = str(schedule)
-        schedule = _read(Path(schedule))
-    plan = schedule.widths(source)
+    plan = schedule.widths("") if isinstance(schedule, Plan) else _read(Path(schedule))
     return replace(
         settings,
         schedule="plan",
@@ -76,21 +73,28 @@ def check(settings: Settings) -> None:
             raise UsageError(f"'{value}' is not a {name}", f"choose from {', '.join(choices)}")
 
 
-def _read(path: Path) -> Plan:
+def _read(path: Path) -> PlannedWidths:
+    """The widths of a plan's file: its lists ``key_bits`` and ``value_bits``, edited or not."""
     if not path.is_file():
         raise UsageError(
             f"'{path}' is neither a schedule nor a plan's file",
             f"choose from {', '.join(SCHEDULES)}, or write one with 'cachegen plan -o plan.json'",
         )
     try:
-        plan = from_json(path.read_text(encoding="utf-8"))
-        if not isinstance(plan, Plan):
-            raise InputError(f"it holds the result of '{plan.kind}'")
+        plan = PlannedWidths.of_plan(str(path), json.loads(path.read_text(encoding="utf-8")))
         for bits in (*plan.key_bits, *plan.value_bits):
             check_bits(bits)
-    except (OSError, UnicodeDecodeError, InputError, UsageError) as error:
-        reason = error.message if isinstance(error, (InputError, UsageError)) else str(error)
-        raise InputError(
-            f"'{path}' is not a plan: {reason}", "write one with 'cachegen plan -o plan.json'"
-        ) from error
+    except UsageError as error:
+        raise _not_a_plan(path, error.message) from error
+    except OSError as error:
+        raise _not_a_plan(path, error.strerror or "it cannot be read") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _not_a_plan(path, "it has no lists 'key_bits' and 'value_bits' of a width a "
+                                "layer") from error  # fmt: skip
     return plan
+
+
+def _not_a_plan(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"'{path}' is not a plan: {reason}", "write one with 'cachegen plan -o plan.json'"
+    )

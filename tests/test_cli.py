@@ -101,7 +101,7 @@ BAD = {
     "folder that is not there": (["analyze", "-o", "none/r.json"], 2, "no folder"),
     "empty prompt": (["analyze", "--prompt", ""], 1, "empty"),
     "prompt file not there": (["analyze", "--prompt", "@none.txt"], 1, "does not exist"),
-    "prompt folder": (["verify", "--prompt", "@."], 1, "cannot be read"),
+    "prompt folder": (["analyze", "--prompt", "@."], 1, "not UTF-8"),
     "empty prompt file": (["analyze", "--prompt", "@empty"], 1, "empty"),
     "binary prompt file": (["analyze", "--prompt", "@binary"], 1, "not UTF-8"),
     "prompt file with zeros": (["analyze", "--prompt", "@zeros"], 1, "not UTF-8"),

@@ -102,8 +102,15 @@ def test_a_plan_is_written_and_used(cachegen, quick, tmp_path):
 
 
 BAD = {
-    "no target": (["plan"], 2, "needs one target"),
-    "two targets": (["plan", "--target-kl", "1", "--target-bits", "4"], 2, "needs one target"),
+    "no target": (["plan"], 2, "none is given"),
+    "two targets": (["plan", "--target-kl", "1", "--target-bits", "4"], 2, "2 are given"),
+    "a bare percentage": (["quality", "--fail-if-saving-below", "0.05"], 2, "not a percentage"),
+    "too much": (["quality", "--fail-if-saving-below", "101%"], 2, "not a percentage"),
+    "infinite KL": (["quality", "--fail-if-kl-above", "inf"], 2, "is no KL"),
+    "widths beside a plan": (["analyze", "--schedule", "x.json", "--bits", "4"], 2, "decides all"),
+    "stdin twice": (["quality", "-p", "-", "-p", "-"], 1, "only once"),
+    "texts for one": (["verify", "-p", "a", "-p", "b"], 2, "2 texts are given"),
+    "lines for one": (["pack", "-p", "@two.jsonl", "-o", "c.cgkv"], 2, "2 texts are given"),
     "size in words": (["plan", "--target-bytes", "many"], 2, "not a size"),
     "negative target": (["plan", "--target-kl", "-1"], 2, "is no target"),
     "plan's suffix": (["plan", "--target-kl", "1", "-o", "p.csv"], 2, "does not end in .json"),
@@ -129,6 +136,7 @@ def test_bad_input(cachegen, llama, tmp_path, monkeypatch, arguments, code, word
     monkeypatch.setenv("CACHEGEN_MODEL", str(llama))
     (tmp_path / "x.json").write_text("{}")
     (tmp_path / "x.jsonl").write_text("{}")
+    (tmp_path / "two.jsonl").write_text('{"text": "a"}\n{"text": "b"}')
     before = sorted(tmp_path.iterdir())
     done = cachegen(*arguments)
     assert done.code == code
@@ -145,4 +153,4 @@ def test_a_continuation_asks_for_quality(cachegen, quick):
 def test_sizes_and_percentages():
     for text, size in (("3500000", 3500000), ("3.5MB", 3500000), ("12 kB", 12000), ("1G", 10**9)):
         assert Size.parse(text) == size
-    assert Percent.parse("15%") == Percent.parse("15") == Percent.parse(" 15 %") == 0.15
+    assert Percent.parse("15%") == Percent.parse(" 15 %") == 0.15 and Percent.parse("-5%") == -0.05

@@ -23,7 +23,7 @@ from cachegen_cli import (
     sweep,
     to_json,
 )
-from cachegen_cli.allocation import Option, allocations, hull
+from cachegen_cli.allocation import Option, allocations, filled, hull
 from cachegen_cli.model import bundled_file
 from cachegen_cli.results import Settings
 from cachegen_cli.results.planning import rank_correlation
@@ -76,6 +76,18 @@ def test_no_allocation_of_the_same_bytes_beats_one_on_the_path(tensors):
         assert point.kl_nats <= min(
             kl for size, kl in best.items() if size <= point.coded_bytes
         ) + 1e-9 * (1 + point.kl_nats)
+
+
+@given(st.lists(options, min_size=1, max_size=4), st.integers(0, 200))
+def test_what_is_left_over_is_spent(tensors, spare):
+    by_bits = [{o.bits: o for o in tensor} for tensor in tensors]
+    path = allocations(tensors)
+    limit = path[0].coded_bytes + spare
+    bits = filled(path, by_bits, limit)
+    chosen = [of[b] for of, b in zip(by_bits, bits, strict=True)]
+    assert sum(o.coded_bytes for o in chosen) <= limit
+    within = [point for point in path if point.coded_bytes <= limit][-1]
+    assert sum(o.kl_nats for o in chosen) <= within.kl_nats + 1e-9
 
 
 def test_hull():
@@ -158,6 +170,14 @@ def test_where_nothing_beats_a_uniform_width_it_says_so(scored, uniform):
     assert "plan-is-uniform" in [w.code for w in found.run.warnings]
 
 
+def test_where_the_depth_schedule_is_better_it_says_so(scored):
+    found = plan(scored, target_bits=6.2, choices=(4,))
+    assert found.predicted_kl_nats is None
+    [message] = [w.message for w in found.run.warnings if w.code == "plan-worse-than-depth"]
+    assert "not all among the choices" in message
+    assert "promised" not in render(found, "table")
+
+
 def test_targets_out_of_reach(scored, uniform):
     with pytest.raises(InputError, match="no plan reaches a KL of 1e-12: 8 bits") as error:
         plan(scored, target_kl=1e-12, choices=CHOICES)
@@ -222,23 +242,35 @@ class TestSchedule:
             analyze(fewer, schedule=file)
 
     @pytest.mark.parametrize(
-        ("content", "words"),
-        [("{}", "not a result"), ("\xff", "not a result"), ("ANALYSIS", "the result of 'analyze'"),
-         ("WIDTHS", "9 is not a code width"), ("LATER", "schema 99")],
+        "content",
+        ["{}", "[]", "3", "", "\xff", '{"key_bits": [2]}', '{"key_bits": [], "value_bits": []}',
+         '{"key_bits": [2, 2], "value_bits": [2]}', '{"key_bits": "22", "value_bits": "22"}',
+         '{"key_bits": [9], "value_bits": [2]}', '{"key_bits": [2.5], "value_bits": [2]}',
+         '{"key_bits": [true], "value_bits": [2]}', '{"key_bits": [2], "value_bits": [-1]}',
+         '{"key_bits": [2], "value_bits": [2], "model": 3}', "[" * 100_000],
+        ids=range(15),
     )  # fmt: skip
-    def test_not_a_plan(self, captured, result, planned, tmp_path, content, words):
-        data = json.loads(to_json(planned))
-        if content == "ANALYSIS":
-            content = to_json(result)
-        elif content == "WIDTHS":
-            data["layers"][0]["keys"]["bits"] = 9
-            content = json.dumps(data)
-        elif content == "LATER":
-            content = json.dumps(data | {"schema": 99})
-        (tmp_path / "p.json").write_text(content)
-        with pytest.raises(InputError, match="is not a plan") as error:
+    def test_not_a_plan(self, captured, tmp_path, content):
+        (tmp_path / "p.json").write_bytes(content.encode("latin-1"))
+        with pytest.raises(InputError, match="is not a plan"):
             analyze(captured, schedule=tmp_path / "p.json")
-        assert words in error.value.message
+
+    def test_widths_may_be_written_by_hand(self, captured, planned, tmp_path):
+        path = tmp_path / "p.json"
+        data = json.loads(to_json(planned)) | {"key_bits": [8, 7, 6, 5], "value_bits": [1] * 4}
+        for content in (data, {name: data[name] for name in ("key_bits", "value_bits")}):
+            path.write_text(json.dumps(content))
+            found = analyze(captured, schedule=path).measurement
+            assert [la.keys.bits for la in found.layers] == [8, 7, 6, 5]
+            assert [la.values.bits for la in found.layers] == [1] * 4
+
+    def test_other_settings_than_the_plan_was_made_with(self, scored, file):
+        def codes(**options):
+            return [w.code for w in analyze(scored, schedule=file, **options).run.warnings]
+
+        assert "plan-for-other-settings" not in codes()
+        for options in ({"group_size": 64}, {"keep_first": 1}, {"keep_last": 2}):
+            assert "plan-for-other-settings" in codes(**options)
 
     def test_neither_a_name_nor_a_file(self, captured):
         with pytest.raises(UsageError, match="neither a schedule nor a plan's file"):

@@ -64,7 +64,7 @@ def analyze(
     with console.progress(output.quiet) as progress:
         result = analysis.analyze(
             **prepared,
-            **vars(widths),
+            **widths.chosen(quantizer.schedule),
             **vars(quantizer),
             **quality.asked(checks),
             progress=progress,

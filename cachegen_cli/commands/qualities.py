@@ -64,7 +64,7 @@ def quality(
     with console.progress(output.quiet) as progress:
         found = analysis.analyze(
             **prepared,
-            **vars(widths),
+            **widths.chosen(quantizer.schedule),
             **vars(quantizer),
             **vars(continuation),
             quality=True,
@@ -109,7 +109,9 @@ def plan(
     target_bytes: Annotated[
         Size | None,
         typer.Option(
-            parser=Size.parse, metavar="N", help="Lowest KL in N coded bytes; 3.5MB is a number."
+            parser=Size.parse,
+            metavar="N",
+            help="Lowest KL in N coded bytes, like 3500000, 3500kB or 3.5MB.",
         ),
     ] = None,
     target_bits: Annotated[

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from cachegen_cli import console
-from cachegen_cli.prompt import Prompt, read_prompt, read_prompts
+from cachegen_cli.errors import UsageError
+from cachegen_cli.prompt import Prompt, read_prompts
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,13 @@ class InputOptions:
         ),
     ] = None
     prompt: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--prompt",
             "-p",
-            metavar="TEXT|@FILE|-",
-            help="The text that the model reads; @FILE reads a file, - stdin. Default: a sample.",
+            metavar="TEXT|@FILE|@DIR|-",
+            help="A text; @FILE reads a file (.jsonl: a text a line), @DIR every file in it, - "
+            "stdin. May be repeated where figures can be pooled. Default: a sample.",
         ),
     ] = None
     max_prompt_tokens: Annotated[
@@ -59,48 +61,41 @@ class InputOptions:
     ] = False
 
     def capture_options(self, quiet: bool) -> dict[str, Any]:
-        """Keyword arguments of `analysis.capture`; reads the prompt."""
-        console.silence_libraries(quiet)
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "model"}
-        return given | {"source": self.model, "prompt": self._read(quiet)}
+        """Keyword arguments of `capture_texts`, with the model as ``source``.
 
-    def _read(self, quiet: bool) -> Prompt | list[Prompt] | None:
-        if self.prompt is None:
+        Raises:
+            InputError: a text that cannot be read.
+            UsageError: several texts for a command that takes one.
+        """
+        console.silence_libraries(quiet)
+        own = ("model", "text_key")
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
+        return given | {"source": self.model, "prompt": self._texts(quiet)}
+
+    def _texts(self, quiet: bool) -> Prompt | list[Prompt] | None:
+        prompts = self._read(quiet, "text")
+        if prompts and len(prompts) > 1:
+            raise UsageError(f"{len(prompts)} texts are given", "this command takes one")
+        return prompts[0] if prompts else None
+
+    def _read(self, quiet: bool, text_key: str) -> list[Prompt] | None:
+        if not self.prompt:
             return None
-        _note_on(self.prompt, quiet)
-        return read_prompt(self.prompt)
+        for text in self.prompt:
+            _note_on(text, quiet)
+        return read_prompts(self.prompt, text_key)
 
 
 @dataclass(frozen=True)
 class TextOptions(InputOptions):
     """The model, and one text or several."""
 
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--prompt",
-            "-p",
-            metavar="TEXT|@FILE|@DIR|-",
-            help="A text; @FILE reads a file (.jsonl: a text a line), @DIR every file in it, - "
-            "stdin. May be repeated; figures are pooled. Default: a sample.",
-        ),
-    ] = None  # type: ignore[assignment]
     text_key: Annotated[
         str, typer.Option("--text-key", metavar="KEY", help="Where a .jsonl line has its text.")
     ] = "text"
 
-    def capture_options(self, quiet: bool) -> dict[str, Any]:
-        """Keyword arguments of `analysis.analyze`; reads the texts."""
-        prepared = super().capture_options(quiet)
-        prepared.pop("text_key")
-        return prepared
-
-    def _read(self, quiet: bool) -> list[Prompt] | None:
-        if not self.prompt:
-            return None
-        for text in self.prompt:
-            _note_on(text, quiet)
-        return read_prompts(self.prompt, self.text_key)
+    def _texts(self, quiet: bool) -> list[Prompt] | None:
+        return self._read(quiet, self.text_key)
 
 
 def _note_on(text: str, quiet: bool) -> None:

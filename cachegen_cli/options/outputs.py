@@ -119,7 +119,9 @@ class PlanOptions(ReportOptions):
         super().__post_init__()
         if self.output:
             if self.output.suffix.lower() != ".json":
-                raise UsageError(f"'{self.output}' does not end in .json", "a plan is JSON")
+                raise UsageError(
+                    f"'{self.output}' does not end in .json", "a plan is JSON; --json prints it"
+                )
             check_target(self.output, self.force)
 
     def deliver(self, result: Result, warnings: Sequence[str] = ()) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Any, Literal
 
 import typer
@@ -24,8 +25,8 @@ class ContinuationOptions:
             "--continuation",
             metavar="N",
             min=2,
-            help="Last tokens of each text, that the model reads after the compressed cache of "
-            "the others. Default: 256, at most half of the text.",
+            help="Measure quality on the last N tokens of each text, which the model reads after "
+            "the compressed cache of the others. Default: 256, at most half of the text.",
         ),
     ] = None
 
@@ -50,7 +51,9 @@ class CheckOptions:
 
     fail_if_kl_above: Annotated[
         float | None,
-        typer.Option("--fail-if-kl-above", metavar="X", help="Exit 3 if KL exceeds X nats."),
+        typer.Option(
+            "--fail-if-kl-above", metavar="X", help="Measure quality; exit 3 if KL exceeds X nats."
+        ),
     ] = None
     fail_if_saving_below: Annotated[
         Percent | None,
@@ -64,7 +67,7 @@ class CheckOptions:
 
     def __post_init__(self) -> None:
         """Refuse thresholds that nothing can pass or fail."""
-        if self.fail_if_kl_above is not None and not self.fail_if_kl_above >= 0:
+        if self.fail_if_kl_above is not None and not 0 <= self.fail_if_kl_above < inf:
             raise UsageError(f"{self.fail_if_kl_above} is no KL", "it is a number from 0 on")
 
     def hold(self, measured: Sequence[Measurement]) -> None:
@@ -129,7 +132,9 @@ class QuantizerOptions(KeepOptions):
 class WidthOptions:
     """Code widths and group size of one setting."""
 
-    bits: Annotated[int, typer.Option(min=1, max=8, metavar="N", help="Code width, 1 to 8.")] = 4
+    bits: Annotated[
+        int | None, typer.Option(min=1, max=8, metavar="N", help="Code width, 1 to 8. Default: 4.")
+    ] = None
     key_bits: Annotated[
         int | None, typer.Option(min=1, max=8, metavar="N", help="Keys' width instead of --bits.")
     ] = None
@@ -138,15 +143,30 @@ class WidthOptions:
     ] = None
     group_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens a group.")] = 32
 
+    def chosen(self, schedule: str) -> dict[str, Any]:
+        """Arguments of `analysis.analyze`.
+
+        Raises:
+            UsageError: widths beside a plan, which decides them all.
+        """
+        given = dict(vars(self))
+        if schedule not in ("uniform", "depth") and any(
+            given[name] is not None for name in ("bits", "key_bits", "value_bits")
+        ):
+            raise UsageError("a plan decides all widths", "leave out --bits, --key-bits, ...")
+        return given | {"bits": 4 if self.bits is None else self.bits}
+
     def settings(self, others: KeepOptions) -> Settings:
         """The setting that both groups of options make."""
         from cachegen_cli.schedules import settings_with
 
         rest = dict(vars(others))
         schedule = rest.pop("schedule", "uniform")
+        widths = self.chosen(schedule)
+        bits = widths["bits"]
         base = Settings(
-            key_bits=self.bits if self.key_bits is None else self.key_bits,
-            value_bits=self.bits if self.value_bits is None else self.value_bits,
+            key_bits=bits if self.key_bits is None else self.key_bits,
+            value_bits=bits if self.value_bits is None else self.value_bits,
             group_size=self.group_size,
             **rest,
         )

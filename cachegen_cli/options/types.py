@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from math import isfinite, nan
 from typing import Any
 
 import typer
@@ -38,14 +37,11 @@ class Percent(float):
 
     @classmethod
     def parse(cls, text: str) -> Percent:
-        """Read "15%" or "15"."""
-        try:
-            value = float(text.strip().removesuffix("%"))
-        except ValueError:
-            value = nan
-        if not isfinite(value):
+        """Read "15%"; a bare number might be a fraction."""
+        match = re.fullmatch(r"\s*(-?\d+(?:\.\d*)?)\s*%\s*", text)
+        if not match or float(match[1]) > 100:
             raise typer.BadParameter(f"'{text}' is not a percentage like 15%")
-        return cls(value / 100)
+        return cls(float(match[1]) / 100)
 
 
 def list_option(help: str) -> Any:

@@ -9,6 +9,7 @@ from cachegen_cli.report.columns import (
     CODED,
     CODED_SAVING,
     COUNTED,
+    COUNTED_CODED,
     ERROR,
     ESTIMATES,
     PARTS,
@@ -79,7 +80,8 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         row.totals.coded_saving for row in result.rows if row.totals.coded_saving is not None
     ]
     raw = si_bytes(result.rows[0].totals.raw_bytes)
-    notes = [*skipped_notes(result.run), COUNTED + " rms error: relative to the 16-bit values."]
+    counted = COUNTED + " rms error: relative to the 16-bit values."
+    notes = [*skipped_notes(result.run), counted if wide or not has_quality else COUNTED_CODED]
     if has_quality:
         notes.append(f"{qualities.DEFINED} *: no other row has both fewer bytes and less KL.")
     if savings:

@@ -84,6 +84,10 @@ COUNTED = (
     "payload + tables + parameters + headers. saving: 1 - entropy/fixed and 1 - coded/fixed. "
     "bits/el: coded bytes an element, in bits."
 )
+COUNTED_CODED = (
+    "coded: what a file holds, payload + tables + parameters + headers. saving: 1 - coded/fixed, "
+    "the codes at their width + parameters. bits/el: coded bytes an element, in bits."
+)
 PARTS_COUNTED = (
     "raw or delta, chan or pool: estimate of the codes or of their token deltas, with one "
     "distribution a head and channel or one a head. model: what codes the tensor in the fewest "
@@ -152,7 +156,8 @@ def by_tensor(measured: Measurement) -> tuple[list[Column], list[Row], list[Row]
 def title_of(run: Run, settings: Settings, grid: bool = False) -> str:
     """Model, prompt and settings; without the widths where rows have their own."""
     model, prompt = run.model, run.prompt
-    shape = f"{model.layers} layers x {whole(model.kv_heads)} KV heads x {whole(model.head_dim)}"
+    layers = f"{model.layers} layer" + ("s" if model.layers != 1 else "")
+    shape = f"{layers} x {whole(model.kv_heads)} KV heads x {whole(model.head_dim)}"
     read_on = f" + {prompt.continuation_tokens}" if prompt.continuation_tokens else ""
     parts = [
         f"{model.id} ({model.source}, {model.dtype})",

@@ -7,6 +7,7 @@ from cachegen_cli.report.columns import (
     CODED,
     CODED_SAVING,
     COUNTED,
+    COUNTED_CODED,
     FIXED,
     RAW,
     Column,
@@ -77,7 +78,7 @@ def quality_view(result: QualityAnalysis, wide: bool) -> View:
         _text_row(text.prompt.source, text.prompt.tokens, text.totals, text.quality)
         for text in measured.texts
     ]
-    notes = [*skipped_notes(result.run), DEFINED, COUNTED]
+    notes = [*skipped_notes(result.run), DEFINED, COUNTED if wide else COUNTED_CODED]
     if measured.quality:
         notes.insert(0, quality_sentence(measured.quality) + _size_sentence(measured.totals))
     return View(
@@ -150,9 +151,13 @@ def plan_view(result: Plan, wide: bool) -> View:
     ]
     notes = [
         _verdict(result),
-        f"Found with {result.continuations} readings of the continuation. Alone: KL (nats) with "
-        f"that tensor alone at {result.sensitivity_bits} bits. Together they promised the plan "
-        f"{error(result.predicted_kl_nats)}.",
+        f"Found with {result.continuations} readings of the continuation."
+        + (
+            f" Alone: KL (nats) with that tensor alone at {result.sensitivity_bits} bits. Together "
+            f"they promised the plan {error(result.predicted_kl_nats)}."
+            if alone
+            else ""
+        ),
         "It was fitted to these texts: try it on others with cachegen quality --schedule FILE.",
         *skipped_notes(result.run),
         DEFINED,

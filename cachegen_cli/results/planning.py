@@ -149,7 +149,8 @@ class Plan:
         choices: the widths to choose from.
         sensitivity_bits: the width at which each tensor's sensitivity was measured.
         continuations: how often a text's continuation was read on a compressed cache.
-        predicted_kl_nats: what the sensitivities promised for the plan.
+        predicted_kl_nats: what the sensitivities promised for the plan; None where there was
+            no choice.
         sensitivities: of each tensor, keys before values; empty where there was no choice.
         measurement: the plan, measured.
         uniform: every width of the choices for all tensors.
@@ -164,7 +165,7 @@ class Plan:
     choices: tuple[int, ...]
     sensitivity_bits: int
     continuations: int
-    predicted_kl_nats: float
+    predicted_kl_nats: float | None
     sensitivities: tuple[TensorSensitivity, ...]
     measurement: Measurement
     uniform: tuple[Candidate, ...]
@@ -201,7 +202,16 @@ class Plan:
 
     def widths(self, source: str) -> PlannedWidths:
         """The widths as settings hold them."""
-        return PlannedWidths(source, self.run.model.id, self.key_bits, self.value_bits)
+        made_with = self.measurement.settings
+        return PlannedWidths(
+            source,
+            self.run.model.id,
+            self.key_bits,
+            self.value_bits,
+            made_with.group_size,
+            made_with.keep_first,
+            made_with.keep_last,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The run's keys, the measurement's, the widths, and what they are compared with."""

@@ -16,12 +16,37 @@ class PlannedWidths:
         source: where the plan was read, or "" where it was just made.
         model: the model that it was made for.
         key_bits, value_bits: one width a cache entry.
+        group_size, keep_first, keep_last: what it was made with, where that is known.
     """
 
     source: str
     model: str
     key_bits: tuple[int, ...]
     value_bits: tuple[int, ...]
+    group_size: int | None = None
+    keep_first: int | None = None
+    keep_last: int | None = None
+
+    @classmethod
+    def of_plan(cls, source: str, plan: dict[str, Any]) -> PlannedWidths:
+        """The widths of a plan's JSON, of which only the two lists have to be there.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: they are not, or not alike.
+        """
+        keys, values = plan["key_bits"], plan["value_bits"]
+        if not isinstance(keys, list) or not isinstance(values, list):
+            raise TypeError
+        if not keys or len(keys) != len(values):
+            raise ValueError
+        made_with = plan.get("settings", {})
+        return cls(
+            source,
+            str(plan.get("model", {}).get("id", "")),
+            tuple(keys),
+            tuple(values),
+            *(made_with.get(name) for name in ("group_size", "keep_first", "keep_last")),
+        )
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> PlannedWidths:
