@@ -13,7 +13,7 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import UsageError
 from cachegen_cli.headers import PredictedHeader
 from cachegen_cli.kvcache import LayerKV
-from cachegen_cli.model import Model
+from cachegen_cli.model import Model, dtype_name
 from cachegen_cli.notices import notices_of
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Positions, Reference
@@ -29,6 +29,7 @@ from cachegen_cli.results import (
     over_texts,
 )
 from cachegen_cli.schedules import SCHEDULES, check, settings_with, widths
+from cachegen_cli.schemes import SCHEMES, Place, parse, scheme_at
 from cachegen_cli.tensors import Tensor
 
 Source = Capture | Sequence[Capture] | str | Model | None
@@ -43,6 +44,7 @@ def analyze(
     key_bits: int | None = None,
     value_bits: int | None = None,
     group_size: int = 32,
+    scheme: str = "group",
     schedule: str | Path | Plan = "uniform",
     delta: str = "auto",
     pooled: bool = False,
@@ -60,6 +62,7 @@ def analyze(
         prompt: the text or texts that `capture_texts` takes; over several, sizes are sums.
         bits: code width of keys and values; ``key_bits`` and ``value_bits`` override it.
         group_size: tokens a group.
+        scheme: NAME or NAME:key=value,... of `schemes.SCHEMES`.
         schedule: "uniform", "depth" for fewer bits in deeper layers (`layer_group_bits`), or
             a `Plan` or its file, which decides all widths.
         delta: token deltas "on", "off", or "auto" for the smaller of the two in each tensor.
@@ -74,7 +77,10 @@ def analyze(
     Raises:
         CachegenError: settings, model or prompt that cannot be used.
     """
+    name, options = parse(scheme)
     base = Settings(
+        scheme=name,
+        options=options,
         key_bits=bits if key_bits is None else key_bits,
         value_bits=bits if value_bits is None else value_bits,
         group_size=group_size,
@@ -95,6 +101,7 @@ def sweep(
     *,
     bits: Sequence[int] = (2, 3, 4, 8),
     group_sizes: Sequence[int] = (32,),
+    scheme: str = "group",
     schedule: str | Path | Plan = "uniform",
     delta: str = "auto",
     pooled: bool = False,
@@ -110,7 +117,17 @@ def sweep(
     Args and errors as in `analyze`; rows run through ``bits`` for each group size in turn. A
     plan adds a row to the uniform widths of each group size.
     """
-    rest = Settings(delta=delta, pooled=pooled, keep_first=keep_first, keep_last=keep_last)
+    name, options = parse(scheme)
+    rest = Settings(
+        scheme=name,
+        options=options,
+        delta=delta,
+        pooled=pooled,
+        keep_first=keep_first,
+        keep_last=keep_last,
+    )
+    if not SCHEMES[name].has_bits:
+        bits, group_sizes = bits[:1], group_sizes[:1]  # one row, since neither counts
     named = schedule in SCHEDULES
     grid = []
     for group_size in dict.fromkeys(group_sizes):
@@ -190,11 +207,10 @@ def measure(
         restored: takes every layer as a decoder would give it back.
     """
     layers = source.layers
-    key_bits, value_bits = widths(settings, len(layers))
     results, header = [], PredictedHeader()
     for done, kv in enumerate(layers):
         progress("analyze", done, len(layers))
-        tensors = quantized(kv, key_bits[done], value_bits[done], settings)
+        tensors = quantized(kv, done, len(layers), settings)
         keys, values = (tensor.result() for tensor in tensors)
         found = LayerResult(kv.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values)
         header.add(kv, tensors, found)
@@ -213,12 +229,18 @@ def restored_layer(kv: LayerKV, tensors: Sequence[Tensor]) -> LayerKV:
     return replace(kv, keys=keys, values=values)
 
 
-def quantized(kv: LayerKV, key_bits: int, value_bits: int, settings: Settings) -> list[Tensor]:
-    """A layer's keys and values under a setting, evaluated together."""
-    tensors = [
-        Tensor(f"layer {kv.layer}'s {name} tensor", x, bits, settings)
-        for name, x, bits in (("key", kv.keys, key_bits), ("value", kv.values, value_bits))
-    ]
+def quantized(kv: LayerKV, place: int, n_layers: int, settings: Settings) -> list[Tensor]:
+    """Keys and values of the layer at a place under the settings, evaluated together.
+
+    Raises:
+        InputError, UsageError: the scheme or the plan does not fit the layer.
+    """
+    dtype = dtype_name(kv.keys.dtype)
+    tensors = []
+    named = (("keys", kv.keys), ("values", kv.values))
+    for (name, x), bits in zip(named, widths(settings, n_layers), strict=True):
+        scheme = scheme_at(settings, Place(name, place, n_layers, bits[place], dtype))
+        tensors.append(Tensor(f"layer {kv.layer}'s {name}", x, scheme, settings))
     mx.eval([tensor.arrays for tensor in tensors])
     return tensors
 

@@ -30,8 +30,7 @@ def verdicts(
     """
     found = []
     for one in measured:
-        widths = "the plan" if one.settings.plan else f"{one.settings.widths} bits"
-        name = f"{widths}, groups of {one.settings.group_size}:"
+        name = f"{one.settings.label}:"
         if kl_above is not None:
             kl = one.quality.kl_nats if one.quality else inf
             passed = kl <= kl_above

@@ -16,6 +16,7 @@ from cachegen_cli.coding.container import (
 )
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.results import LayerResult, Settings, TensorResult
+from cachegen_cli.schemes import to_header
 from cachegen_cli.tensors import Tensor
 
 
@@ -59,7 +60,7 @@ def tensor_entry(tensor: Tensor, place: dict[str, int], sizes: TensorResult) -> 
     return place | {
         "dim": tensor.dim,
         "bits": tensor.bits,
-        "group_size": tensor.group_size,
+        "scheme": to_header(tensor.scheme),
         "kept_first": tensor.first,
         "kept_last": tensor.kept.shape[1] - tensor.first,
         "sizes": asdict(sizes),

@@ -19,7 +19,7 @@ def notices_of(
     return (
         *source.notices,
         *_plan_notices(source.model.id, grid),
-        *_short_prompt_notice(source.layers, grid),
+        *_short_prompt_notice(source.layers, grid, measured),
         *_tables_notice(source.prompt.tokens, measured),
     )
 
@@ -43,22 +43,26 @@ def _plan_notices(model: str, grid: Sequence[Settings]) -> list[Notice]:
     return [Notice(code, message) for code, message in found.items()]
 
 
-def _short_prompt_notice(layers: Sequence[LayerKV], grid: Sequence[Settings]) -> list[Notice]:
+def _short_prompt_notice(
+    layers: Sequence[LayerKV], grid: Sequence[Settings], measured: Sequence[Measurement]
+) -> list[Notice]:
     """Say by how much the plug-in entropy is too low where few tokens meet many symbols.
 
     Its bias is (symbols - 1) / (2 ln 2 n) bits for a distribution of n (Miller and Madow, 1955).
     """
     tokens = min(kv.keys.shape[1] for kv in layers)
-    worst = 0.0
-    for settings in grid:
+    worst, widest = 0.0, 0
+    for place, settings in enumerate(grid):
         bits = max(settings.key_bits, settings.value_bits)
+        if not bits and measured:  # the scheme decides
+            bits = min(8, max(tensor.bits for tensor in measured[place].tensors))
+        widest = max(widest, bits)
         symbols = 2 ** (bits + 1) - 1 if settings.delta == "on" else 2**bits
         n = tokens * (min(kv.keys.shape[2] for kv in layers) if settings.pooled else 1)
         if n < TOKENS_PER_SYMBOL * symbols:
             worst = max(worst, min((symbols - 1) / (2 * log(2) * n), bits))
     if not worst:
         return []
-    widest = max(max(settings.key_bits, settings.value_bits) for settings in grid)
     return [
         Notice(
             "short-prompt",
@@ -74,12 +78,11 @@ def _tables_notice(tokens: int, measured: Sequence[Measurement]) -> list[Notice]
     for one in measured:
         waiting = sorted(t.tokens_to_pay for t in one.tensors if t.tokens_to_pay is not None)
         if 2 * len(waiting) > len(one.tensors):
-            settings = one.settings
             notices.append(
                 Notice(
                     "tables-do-not-pay",
-                    f"{tokens} tokens are too few for probability tables at K{settings.key_bits} "
-                    f"V{settings.value_bits}: {len(waiting)} of {len(one.tensors)} tensors are "
+                    f"{tokens} tokens are too few for probability tables ({one.settings.label}): "
+                    f"{len(waiting)} of {len(one.tensors)} tensors are "
                     f"packed plainly; from about {waiting[len(waiting) // 2]} tokens on tables "
                     "would pay (an estimate)",
                 )

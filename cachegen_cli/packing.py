@@ -8,21 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from cachegen_cli.analysis import quantized
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.container import Reader, Writer
 from cachegen_cli.coding.sections import Section
-from cachegen_cli.coding.streams import HEADER_BYTES, claims, decode
+from cachegen_cli.coding.streams import HEADER_BYTES, claims, decode, split
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError
 from cachegen_cli.headers import file_header, layer_entry, tensor_entry
 from cachegen_cli.kvcache import TOKENS, CacheFile, LayerKV, make_cache, save_cache
 from cachegen_cli.output import drafted, sync
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.quantize import CodeStream, restore
 from cachegen_cli.results import LayerResult, Measurement, PackedFile, Settings, TensorResult
 from cachegen_cli.results.picking import pick
-from cachegen_cli.schedules import check, widths
+from cachegen_cli.schedules import check
+from cachegen_cli.schemes import Scheme, from_header
 from cachegen_cli.tensors import Tensor
 
 
@@ -153,10 +156,9 @@ def read_layers(reader: Reader, progress: Progress = no_progress) -> Iterator[La
 def _write_layers(
     writer: Writer, layers: Iterable[LayerKV], n_layers: int, settings: Settings, progress: Progress
 ) -> Iterator[dict[str, Any]]:
-    key_bits, value_bits = widths(settings, n_layers)
     for done, kv in enumerate(layers):
         progress("pack", done, n_layers)
-        tensors = quantized(kv, key_bits[done], value_bits[done], settings)
+        tensors = quantized(kv, done, n_layers, settings)
         keys, values = (_write_tensor(writer, tensor) for tensor in tensors)
         yield layer_entry(kv, keys, values)
     progress("pack", n_layers, n_layers)
@@ -164,17 +166,18 @@ def _write_layers(
 
 def _write_tensor(writer: Writer, tensor: Tensor) -> dict[str, Any]:
     section = tensor.section()
-    return tensor_entry(tensor, writer.add(section), actual(tensor.result(), section))
+    sizes = actual(tensor.result(), section, len(tensor.planes))
+    return tensor_entry(tensor, writer.add(section), sizes)
 
 
-def actual(predicted: TensorResult, section: Section) -> TensorResult:
+def actual(predicted: TensorResult, section: Section, planes: int) -> TensorResult:
     """A tensor's sizes with what was written in the place of what was predicted."""
-    table_bytes = int.from_bytes(section.stream[HEADER_BYTES - 8 : HEADER_BYTES - 4], "little")
-    return replace(
-        predicted,
-        table_bytes=table_bytes,
-        payload_bytes=len(section.stream) - HEADER_BYTES - table_bytes,
+    table_bytes = sum(
+        int.from_bytes(stream[HEADER_BYTES - 8 : HEADER_BYTES - 4], "little")
+        for stream in split(section.stream, planes)
     )
+    payload = len(section.stream) - planes * HEADER_BYTES - table_bytes
+    return replace(predicted, table_bytes=table_bytes, payload_bytes=payload)
 
 
 def _restored(section: Section, layer: dict[str, Any], name: str) -> mx.array:
@@ -186,31 +189,37 @@ def _restored(section: Section, layer: dict[str, Any], name: str) -> mx.array:
     heads, tokens, place = layer["heads"], layer["tokens"], layer[name]
     dim, first, last = place["dim"], place["kept_first"], place["kept_last"]
     coded = tokens - first - last
+    dtype = getattr(mx, layer["dtype"])
     label = f"layer {layer['layer']}'s {name}"
     try:
-        # before decoding: a forged stream could claim far more than the header, which was checked
-        if claims(section.stream) != (place["bits"], heads * dim, coded):
-            raise InputError("its codes have another width or shape than the header says")
-        codes = decode(section.stream)
-        kept = section.read_kept(heads, first + last, dim)
-        group_size = max(1, min(place["group_size"], coded))
-        n_groups = -(-coded // group_size)
-        scale, zero = section.read_parameters(heads, n_groups, dim)
+        edges = mx.array(section.read_kept(heads, first + last, dim)).view(dtype)
+        scheme = from_header(place["scheme"])
+        if place["bits"] != sum(scheme.plane_bits):
+            raise InputError("its scheme has another width than the header says")
+        planes = decoded_planes(section, scheme, (heads, dim, coded))
+        if not coded:
+            return edges
+        values = scheme.restore(planes, section.parameters, section.wide, dtype)
     except InputError as error:
         raise InputError(f"{label}: {error.message}", "the file is damaged") from error
-    dtype = getattr(mx, layer["dtype"])
-    edges = mx.array(kept).view(dtype)
-    if not coded:
-        return edges
-    rows = mx.array(codes.reshape(heads, dim, coded)).swapaxes(1, 2).astype(mx.float32)
-    padding = n_groups * group_size - coded
-    groups = mx.pad(rows, [(0, 0), (0, padding), (0, 0)]).reshape(heads, n_groups, -1, dim)
-    stream = CodeStream(
-        groups, mx.array(scale)[:, :, None], mx.array(zero)[:, :, None], coded, place["bits"]
-    )
-    return mx.concatenate(
-        [edges[:, :first], restore(stream).astype(dtype), edges[:, first:]], axis=1
-    )
+    return mx.concatenate([edges[:, :first], values, edges[:, first:]], axis=1)
+
+
+def decoded_planes(
+    section: Section, scheme: Scheme, shape: tuple[int, int, int]
+) -> list[npt.NDArray[np.uint8]]:
+    """The codes [H, D, T] of every plane of a scheme.
+
+    Raises:
+        InputError: they have another shape or width.
+    """
+    heads, dim, tokens = shape
+    streams = split(section.stream, len(scheme.plane_bits))
+    for stream, bits in zip(streams, scheme.plane_bits, strict=True):
+        # before decoding: a forged stream could claim far more than the header, which was checked
+        if claims(stream) != (bits, heads * dim, tokens):
+            raise InputError("its codes have another width or shape than the header says")
+    return [decode(stream).reshape(shape) for stream in streams]
 
 
 def _check_memory(reader: Reader) -> None:

@@ -29,7 +29,7 @@ from cachegen_cli.results import (
     TensorSensitivity,
 )
 from cachegen_cli.results.planning import SAME_BYTES
-from cachegen_cli.schedules import check, widths
+from cachegen_cli.schedules import check, settings_with, widths
 from cachegen_cli.targets import one_target
 from cachegen_cli.trials import Trials
 
@@ -37,7 +37,7 @@ Widths = tuple[int, ...]
 
 CHOICES = (2, 3, 4, 5, 6, 8)
 _TINY = 1e-12  # stands for a KL of 0 in logarithms
-_CLOSE = 0.95  # a KL this near below its target is not searched on
+_CLOSE = 0.95  # a KL this near below its target is good enough
 
 
 def plan(
@@ -78,7 +78,11 @@ def plan(
         raise UsageError("there are no widths to choose from", "give one or more of 1 to 8")
     for bits in choices:
         check_bits(bits)
-    settings = replace(settings or Settings(), schedule="uniform", plan=None)
+    settings = settings_with("uniform", settings or Settings())
+    if not settings.key_bits:
+        raise UsageError(
+            f"scheme {settings.scheme} has no code widths to plan", "take group or mlx"
+        )
     check(settings)
     texts = captured(source, prompt, progress, capture_options, continuation)
     return _Search(Trials(texts, "plan", progress), target, choices, settings).plan()
@@ -244,10 +248,11 @@ class _Search:
             settings = replace(self.base, schedule="depth", key_bits=bits, value_bits=bits)
             keys, values = widths(settings, self.trials.n_layers)
             pairs = [bits for both in zip(keys, values, strict=True) for bits in both]
-            if (
-                sum(self.coded_bytes(place, bits) for place, bits in enumerate(pairs))
-                <= SAME_BYTES * size
-            ):
+            try:
+                total = sum(map(self.coded_bytes, range(len(pairs)), pairs))
+            except UsageError:
+                continue  # a width that the scheme does not have
+            if total <= SAME_BYTES * size:
                 measured = self.trials.pooled(self.trials.measure(settings))
                 return _candidate(settings.widths, measured)
         return None
@@ -256,9 +261,7 @@ class _Search:
         """Say where a mix of widths is no better than a rule."""
         found = []
         if len(set(chosen)) == 1 and len(self.choices) > 1:
-            message = (
-                f"no mix of widths that was measured was better than {chosen[0]} bits everywhere"
-            )
+            message = f"no mix of widths that was measured was better than {chosen[0]} everywhere"
             found.append(Notice("plan-is-uniform", message))
         if depth and depth.quality.kl_nats < _kl(self.found[chosen]):
             message = f"{depth.name} has a lower KL than the plan in the same bytes"

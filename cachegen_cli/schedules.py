@@ -9,6 +9,7 @@ from pathlib import Path
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.quantize import check_bits, check_group_size, layer_group_bits
 from cachegen_cli.results import Plan, PlannedWidths, Settings
+from cachegen_cli.schemes import SCHEMES
 
 SCHEDULES = ("uniform", "depth")
 DELTAS = ("auto", "on", "off")
@@ -21,6 +22,12 @@ def settings_with(schedule: str | Path | Plan, settings: Settings) -> Settings:
         InputError: the file is not a plan.
         UsageError: a schedule that is neither known nor a file.
     """
+    if not SCHEMES[settings.scheme].has_bits:
+        if schedule != "uniform":
+            raise UsageError(
+                f"scheme {settings.scheme} has no code widths to schedule", "leave out --schedule"
+            )
+        return replace(settings, key_bits=0, value_bits=0)
     if schedule in SCHEDULES:
         return replace(settings, schedule=str(schedule), plan=None)
     plan = schedule.widths("") if isinstance(schedule, Plan) else _read(Path(schedule))
@@ -58,8 +65,9 @@ def widths(settings: Settings, n_layers: int) -> tuple[list[int], list[int]]:
 
 def check(settings: Settings) -> None:
     """Raise UsageError unless the settings can be measured."""
-    check_bits(settings.key_bits)
-    check_bits(settings.value_bits)
+    if SCHEMES[settings.scheme].has_bits:
+        check_bits(settings.key_bits)
+        check_bits(settings.value_bits)
     check_group_size(settings.group_size)
     for kept in (settings.keep_first, settings.keep_last):
         if kept < 0:

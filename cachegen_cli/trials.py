@@ -20,7 +20,6 @@ from cachegen_cli.kvcache import LayerKV, untouched
 from cachegen_cli.progress import Progress
 from cachegen_cli.quality import Positions, Reference
 from cachegen_cli.results import Measurement, Run, Settings, TensorSensitivity
-from cachegen_cli.schedules import widths
 
 
 class Trials:
@@ -63,9 +62,8 @@ class Trials:
     def each_alone(self, settings: Settings) -> tuple[TensorSensitivity, ...]:
         """KL over all texts with one tensor compressed, for keys and values of every layer."""
         found = []
-        key_bits, value_bits = widths(settings, self.n_layers)
-        for layer, bits in enumerate(zip(key_bits, value_bits, strict=True)):
-            alone = [_alone(text, layer, bits, settings) for text, _ in self.texts]
+        for layer in range(self.n_layers):
+            alone = [_alone(text, layer, settings) for text, _ in self.texts]
             for tensor in ("keys", "values"):
                 self._count()
                 kl = Positions.of(
@@ -94,12 +92,10 @@ class Trials:
         self.done += 1
 
 
-def _alone(
-    text: Capture, layer: int, bits: tuple[int, int], settings: Settings
-) -> dict[str, LayerKV]:
+def _alone(text: Capture, layer: int, settings: Settings) -> dict[str, LayerKV]:
     """A layer with only its keys and with only its values compressed."""
     kv = text.layers[layer]
-    compressed = restored_layer(kv, quantized(kv, *bits, settings))
+    compressed = restored_layer(kv, quantized(kv, layer, len(text.layers), settings))
     as_it_is = untouched(text.live.cache, kv.layer) if text.live else kv
     return {
         "keys": replace(as_it_is, keys=compressed.keys),

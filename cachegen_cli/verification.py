@@ -10,16 +10,17 @@ import numpy as np
 from cachegen_cli.analysis import captured, quantized, run_of
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.sections import Section
-from cachegen_cli.coding.streams import decode
+from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError
 from cachegen_cli.model import Model
+from cachegen_cli.packing import decoded_planes
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import Prompt
 from cachegen_cli.results import LayerCheck, Settings, Verification
-from cachegen_cli.schedules import check, widths
+from cachegen_cli.schedules import check
 from cachegen_cli.tensors import Tensor
 
-SLACK_BYTES = 16  # 8 for each of a tensor's two range-coded streams
+SLACK_BYTES = 16  # 8 for each of a plane's two range-coded streams
 SLACK = 1.001
 
 
@@ -44,13 +45,12 @@ def verify(
     settings = settings or Settings()
     check(settings)
     capture = next(captured(source, prompt, progress, capture_options))
-    key_bits, value_bits = widths(settings, len(capture.layers))
     seconds = {"encode_seconds": 0.0, "decode_seconds": 0.0}
     started = time.perf_counter()
     checks, raw, fixed = [], 0, 0
     for done, kv in enumerate(capture.layers):
         progress("verify", done, len(capture.layers))
-        tensors = quantized(kv, key_bits[done], value_bits[done], settings)
+        tensors = quantized(kv, done, len(capture.layers), settings)
         sizes = [tensor.result() for tensor in tensors]
         raw += sum(size.raw_bytes for size in sizes)
         fixed += sum(size.fixed_bytes for size in sizes)
@@ -58,7 +58,8 @@ def verify(
         found = [_round_trip(tensor, seconds) for tensor in tensors]
         length = sum(size for size, _ in found)
         failure = "; ".join(reason for _, reason in found if reason)
-        if not length <= predicted <= SLACK * length + SLACK_BYTES * len(tensors):
+        planes = sum(len(tensor.planes) for tensor in tensors)
+        if not length <= predicted <= SLACK * length + SLACK_BYTES * planes:
             failure = failure or f"predicted {predicted} bytes, wrote {length}"
         models = " ".join(str(size.symbol_model) for size in sizes)
         checks.append(LayerCheck(kv.layer, kv.cache, models, predicted, length, failure))
@@ -73,21 +74,23 @@ def verify(
 
 def _round_trip(tensor: Tensor, seconds: dict[str, float]) -> tuple[int, str]:
     """(bytes of the section, what did not come back or "")."""
-    codes = tensor.codes.reshape(tensor.heads * tensor.dim, -1)
+    planes = tensor.planes
     started = time.perf_counter()
     data = tensor.section().to_bytes()
     encoded = time.perf_counter()
     try:
         section = Section.from_bytes(data)
-        back = decode(section.stream)
-        scale, zero = section.read_parameters(tensor.heads, tensor.n_groups, tensor.dim)
+        back = decoded_planes(section, tensor.scheme, planes[0].codes.shape)
     except InputError as error:
         return len(data), f"{tensor.name}: {error.message}"
     seconds["encode_seconds"] += encoded - started
     seconds["decode_seconds"] += time.perf_counter() - encoded
-    if back.shape != codes.shape or not np.array_equal(back, codes):
-        return len(data), f"{tensor.name}: other codes came back"
-    for found, stored in zip((scale, zero), tensor.stored_parameters(), strict=True):
-        if not np.array_equal(found, stored):
-            return len(data), f"{tensor.name}: other parameters came back"
+    for found, plane in zip(back, planes, strict=True):
+        if not np.array_equal(found, plane.codes):
+            return len(data), f"{tensor.name}: other codes came back"
+    if tensor.coded is not None:
+        dtype = tensor.kept.dtype
+        values = tensor.scheme.restore(back, section.parameters, section.wide, dtype)
+        if not mx.array_equal(values, tensor.coded.restored.astype(dtype)):
+            return len(data), f"{tensor.name}: other values came back"
     return len(data), ""

@@ -13,7 +13,7 @@ from cachegen_cli.coding import choose, decode, encode
 from cachegen_cli.coding.blocks import block_length, join, split
 from cachegen_cli.coding.models import MODELS
 from cachegen_cli.coding.ranges import code_length
-from cachegen_cli.coding.sections import Section
+from cachegen_cli.coding.sections import Section, read_parameters, write_parameters
 from cachegen_cli.coding.shapes import tables
 from cachegen_cli.coding.statistics import segment_blocks, statistics, symbols_of
 from cachegen_cli.coding.streams import HEADER_BYTES
@@ -231,10 +231,11 @@ def test_sections_survive(heads, groups, dim, kept, wide):
     patterns = rng.integers(0, 1 << 16, (heads, kept, dim)).astype(np.uint16)
     mask = np.zeros((heads, groups), bool)
     mask[:1, -1:] = wide
-    whole = Section.of(b"stream", scale, zero, mask, patterns)
+    parameters, flag = write_parameters(scale, zero, mask)
+    whole = Section(b"stream", parameters, patterns.astype("<u2").tobytes(), flag)
     section = Section.from_bytes(whole.to_bytes())
     assert section.stream == b"stream"
-    found = section.read_parameters(heads, groups, dim)
+    found = read_parameters(section.parameters, section.wide, heads, groups, dim)
     assert section.wide == bool(wide and groups)
     for got, given_ in zip(found, (scale, zero), strict=True):
         with np.errstate(over="ignore"):
@@ -248,7 +249,7 @@ def test_sections_survive(heads, groups, dim, kept, wide):
         size += dim * 4 + -(-heads * groups // 8)
     assert len(section.parameters) == size
     with pytest.raises(InputError):
-        section.read_parameters(heads, groups + 1, dim)
+        read_parameters(section.parameters, section.wide, heads, groups + 1, dim)
     with pytest.raises(InputError):
         section.read_kept(heads, kept + 1, dim)
 

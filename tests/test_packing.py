@@ -28,13 +28,13 @@ from cachegen_cli import (
     unpack,
     verify,
 )
-from cachegen_cli.analysis import quantized
+from cachegen_cli.analysis import quantized, restored_layer
 from cachegen_cli.coding.container import PREAMBLE_BYTES, Reader, header_bytes
 from cachegen_cli.kvcache import CacheFile, make_cache, read_cache
 from cachegen_cli.model import bundled_file
 from cachegen_cli.packing import read_layers
 from cachegen_cli.results import Settings
-from cachegen_cli.schedules import widths
+from cachegen_cli.schemes.group import Group
 
 TEXT = "The river rose in the night and took the lower bridge with it. "
 
@@ -59,12 +59,11 @@ def small(llama, tmp_path_factory):
 
 def restored(captured, settings):
     """The quantized-dequantized cache in memory."""
-    layers = []
-    key_bits, value_bits = widths(settings, len(captured.layers))
-    for kv, k, v in zip(captured.layers, key_bits, value_bits, strict=True):
-        keys, values = (t.restored(kv.keys.dtype) for t in quantized(kv, k, v, settings))
-        layers.append(replace(kv, keys=keys, values=values))
-    return layers
+    n = len(captured.layers)
+    return [
+        restored_layer(kv, quantized(kv, place, n, settings))
+        for place, kv in enumerate(captured.layers)
+    ]
 
 
 def greedy(network, cache, token, n=8):
@@ -77,6 +76,8 @@ def greedy(network, cache, token, n=8):
 
 SETTINGS = {
     "plain": Settings(),
+    "cachegen": Settings(0, 0, scheme="cachegen"),
+    "exact": Settings(0, 0, scheme="exact", keep_last=3),
     "widths": Settings(key_bits=8, value_bits=2, group_size=7),
     "depth": Settings(key_bits=4, value_bits=4, schedule="depth", delta="on"),
     "kept": Settings(keep_first=4, keep_last=9),
@@ -301,19 +302,22 @@ def test_verify_passes(captured, windows):
     assert "PASS: all 4 layers came back" in render(found, "table", width=300)
 
 
-@pytest.mark.parametrize("broken", ["codes", "prediction", "error"])
+@pytest.mark.parametrize("broken", ["codes", "values", "prediction", "error"])
 def test_verify_fails_where_something_is_wrong(captured, monkeypatch, broken):
-    from cachegen_cli import verification
+    from cachegen_cli import packing, verification
 
+    whole = packing.decode
     if broken == "codes":
-        whole = verification.decode
-        monkeypatch.setattr(verification, "decode", lambda data: whole(data) ^ 1)
+        monkeypatch.setattr(packing, "decode", lambda data: whole(data) ^ 1)
+    elif broken == "values":
+        restore = Group.restore
+        monkeypatch.setattr(Group, "restore", lambda *a: restore(*a) + 1)
     elif broken == "error":
 
         def refuse(data):
             raise InputError("a stream cannot be decoded")
 
-        monkeypatch.setattr(verification, "decode", refuse)
+        monkeypatch.setattr(packing, "decode", refuse)
     else:
         monkeypatch.setattr(verification, "SLACK_BYTES", -(10**6))
     found = verify(captured)
@@ -360,7 +364,7 @@ def test_load_packed_checks_the_model(small, windows):
 def test_non_finite_values_leave_no_file(captured, tmp_path):
     kv = captured.layers[3]
     bad = replace(kv, values=kv.values * float("nan"))
-    with pytest.raises(InputError, match="layer 3's value tensor"):
+    with pytest.raises(InputError, match="layer 3's values"):
         pack(replace(captured, layers=(*captured.layers[:3], bad)), tmp_path / "n.cgkv")
     assert list(tmp_path.iterdir()) == []
 
@@ -384,7 +388,7 @@ def decoded(path: Path):
             for kv in read_layers(Reader.open(path))]  # fmt: skip
 
 
-def rewritten(path: Path, change) -> bytes:
+def rewritten(path: Path, change, version: int = 2) -> bytes:
     """The file with a header that `change` has altered, checksums right."""
     data = path.read_bytes()
     reader = Reader.open(path)
@@ -392,8 +396,23 @@ def rewritten(path: Path, change) -> bytes:
     change(header)
     offset = struct.unpack_from("<Q", data, 8)[0]
     packed = header_bytes(header)
-    start = struct.pack("<4sHHQII", b"CGKV", 1, 0, offset, len(packed), zlib.crc32(packed))
+    start = struct.pack("<4sHHQII", b"CGKV", version, 0, offset, len(packed), zlib.crc32(packed))
     return start + data[PREAMBLE_BYTES:offset] + packed
+
+
+def test_files_of_version_1_still_open(small, tmp_path):
+    def older(header):
+        for layer in header["layers"]:
+            for name in ("keys", "values"):
+                scheme = layer[name].pop("scheme")
+                layer[name]["group_size"] = scheme["group_size"]
+
+    (tmp_path / "one.cgkv").write_bytes(rewritten(small, older, version=1))
+    for got, expected in zip(decoded(tmp_path / "one.cgkv"), decoded(small), strict=True):
+        assert (got[0] == expected[0]).all() and (got[1] == expected[1]).all()
+    assert inspect(tmp_path / "one.cgkv").measurement == replace(
+        inspect(small).measurement, container_bytes=(tmp_path / "one.cgkv").stat().st_size
+    )
 
 
 def test_any_damage_is_a_clear_error_or_the_original(small, tmp_path):
@@ -439,8 +458,14 @@ FORGERIES = {
     "overlap": lambda h: h["layers"][1]["keys"].update(offset=h["layers"][0]["keys"]["offset"]),
     "kept": lambda h: h["layers"][0]["keys"].update(kept_first=5),
     "kept too many": lambda h: h["layers"][0]["keys"].update(kept_first=1 << 30),
-    "group size": lambda h: h["layers"][0]["keys"].update(group_size=1),
-    "group size 0": lambda h: h["layers"][0]["keys"].update(group_size=0),
+    "group size": lambda h: h["layers"][0]["keys"]["scheme"].update(group_size=1),
+    "group size 0": lambda h: h["layers"][0]["keys"]["scheme"].update(group_size=0),
+    "scheme": lambda h: h["layers"][0]["keys"].update(scheme={"name": "poem"}),
+    "scheme as text": lambda h: h["layers"][0]["keys"].update(scheme="group"),
+    "another scheme": lambda h: h["layers"][0]["keys"].update(
+        scheme={"name": "exact", "dtype": "float16"}
+    ),
+    "scheme's widths": lambda h: h["layers"][0]["keys"]["scheme"].update(bits=99),
     "bits": lambda h: h["layers"][0]["keys"].update(bits=99),
     "negative": lambda h: h["layers"][0].update(tokens=-1),
     "float": lambda h: h["layers"][0].update(tokens=1.5),
@@ -481,7 +506,7 @@ def test_forged_headers_are_refused_before_anything_is_allocated(small, tmp_path
 
 def test_a_forged_group_size_allocates_nothing(small, tmp_path):
     path = tmp_path / "f.cgkv"
-    huge = lambda h: h["layers"][0]["keys"].update(group_size=1 << 61)  # noqa: E731
+    huge = lambda h: h["layers"][0]["keys"]["scheme"].update(group_size=1 << 61)  # noqa: E731
     path.write_bytes(rewritten(small, huge))
     mx.reset_peak_memory()
     found, original = decoded(path), decoded(small)  # one group, as before

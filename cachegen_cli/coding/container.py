@@ -23,7 +23,8 @@ from cachegen_cli.errors import InputError
 
 SUFFIX = ".cgkv"
 MAGIC = b"CGKV"
-VERSION = 1
+VERSION = 2
+READS = (1, 2)  # in 1 every tensor is of the scheme group
 # magic, version, reserved, header offset, header length, header checksum
 _PREAMBLE = struct.Struct("<4sHHQII")
 PREAMBLE_BYTES = _PREAMBLE.size
@@ -139,9 +140,10 @@ def _read_header(path: Path, file: BinaryIO, size: int) -> dict[str, Any]:
     if len(start) < PREAMBLE_BYTES or start[:4] != MAGIC:
         raise InputError(f"'{path}' is not a .cgkv file", "cachegen pack writes one")
     _, number, _, offset, length, crc = _PREAMBLE.unpack(start)
-    if number != VERSION:
+    if number not in READS:
         raise InputError(
-            f"'{path}' has format version {number}, this version reads {VERSION}", "update cachegen"
+            f"'{path}' has format version {number}, this version reads up to {VERSION}",
+            "update cachegen",
         )
     if length > MAX_HEADER or offset + length != size:
         raise InputError(f"'{path}' is cut: its header is not where it says", "get it again")
@@ -151,6 +153,8 @@ def _read_header(path: Path, file: BinaryIO, size: int) -> dict[str, Any]:
         raise InputError(f"the header of '{path}' is damaged", "get the file again")
     try:
         header: dict[str, Any] = json.loads(_inflate(data))
+        if number == 1:
+            _name_schemes(header)
         _check(header)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise InputError(
@@ -195,13 +199,22 @@ def _check_layer(layer: dict[str, Any]) -> None:
         raise ValueError("tokens of a window")
     for tensor in TENSORS:
         place = layer[tensor]
-        for name in ("dim", "bits", "group_size", "kept_first", "kept_last",
+        for name in ("dim", "bits", "kept_first", "kept_last",
                      "offset", "length", "crc32"):  # fmt: skip
             _natural(place[name], name)
-        if place["group_size"] < 1 or not 1 <= place["bits"] <= 8:
-            raise ValueError("bits or group_size")
+        if not isinstance(place["scheme"], dict):
+            raise ValueError("scheme")
         if place["kept_first"] + place["kept_last"] > tokens:
             raise ValueError("kept tokens")
+
+
+def _name_schemes(header: dict[str, Any]) -> None:
+    """Say of every tensor what version 1 left unsaid."""
+    for layer in header["layers"]:
+        for tensor in TENSORS:
+            place = layer[tensor]
+            sizes = {"bits": place["bits"], "group_size": place["group_size"]}
+            place["scheme"] = {"name": "group"} | sizes
 
 
 def _natural(value: Any, name: str) -> None:

@@ -115,6 +115,25 @@ def claims(data: bytes) -> tuple[int, int, int]:
     return bits, channels, tokens
 
 
+def split(data: bytes, n: int) -> list[bytes]:
+    """``n`` streams that stand one after another.
+
+    Raises:
+        InputError: they are not that many, or something else is with them.
+    """
+    found = []
+    for _ in range(n):
+        if len(data) < HEADER_BYTES:
+            break
+        *_, table_bytes, payload_bytes = _HEADER.unpack_from(data)
+        length = HEADER_BYTES + table_bytes + payload_bytes
+        found.append(data[:length])
+        data = data[length:]
+    if len(found) != n or data:
+        raise InputError("its streams are not as many as its scheme has", "the file is damaged")
+    return found
+
+
 def _total(fit: Fit) -> int:
     return fit.table_bytes + fit.payload_bytes
 

@@ -64,7 +64,7 @@ def analyze(
     with console.progress(output.quiet) as progress:
         result = analysis.analyze(
             **prepared,
-            **widths.chosen(quantizer.schedule),
+            **widths.chosen(quantizer),
             **vars(quantizer),
             **quality.asked(checks),
             progress=progress,

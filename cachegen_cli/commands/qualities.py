@@ -11,10 +11,10 @@ from cachegen_cli.options import (
     CheckOptions,
     ContinuationOptions,
     Integers,
-    KeepOptions,
     OutputOptions,
     PlanOptions,
     QuantizerOptions,
+    SchemeOptions,
     Size,
     TextOptions,
     WidthOptions,
@@ -64,7 +64,7 @@ def quality(
     with console.progress(output.quiet) as progress:
         found = analysis.analyze(
             **prepared,
-            **widths.chosen(quantizer.schedule),
+            **widths.chosen(quantizer),
             **vars(quantizer),
             **vars(continuation),
             quality=True,
@@ -79,7 +79,7 @@ def quality(
 def sensitivity(
     *,
     widths: WidthOptions,
-    keep: KeepOptions,
+    scheme: SchemeOptions,
     continuation: ContinuationOptions,
     source: TextOptions,
     output: OutputOptions,
@@ -90,7 +90,7 @@ def sensitivity(
     """
     from cachegen_cli import sensitivities
 
-    settings = widths.settings(keep)
+    settings = widths.settings(scheme)
     prepared = source.capture_options(output.quiet)
     with console.progress(output.quiet) as progress:
         result = sensitivities.sensitivity(
@@ -120,7 +120,7 @@ def plan(
     ] = None,
     choices: Annotated[Integers, list_option("Widths to choose from.")] = "2,3,4,5,6,8",  # type: ignore[assignment]
     group_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens a group.")] = 32,
-    keep: KeepOptions,
+    scheme: SchemeOptions,
     continuation: ContinuationOptions,
     source: TextOptions,
     output: PlanOptions,
@@ -142,7 +142,7 @@ def plan(
             target_bytes=target_bytes,
             target_bits=target_bits,
             choices=choices,
-            settings=Settings(group_size=group_size, **vars(keep)),
+            settings=Settings(group_size=group_size, **scheme.fields_of_settings()),
             progress=progress,
         )
     output.deliver(result, result.run.messages)

@@ -15,9 +15,9 @@ from cachegen_cli.options.outputs import (
 from cachegen_cli.options.settings import (
     CheckOptions,
     ContinuationOptions,
-    KeepOptions,
     QualityOptions,
     QuantizerOptions,
+    SchemeOptions,
     WidthOptions,
 )
 from cachegen_cli.options.types import Integers, Percent, Size, list_option
@@ -28,13 +28,13 @@ __all__ = [
     "ContinuationOptions",
     "InputOptions",
     "Integers",
-    "KeepOptions",
     "OutputOptions",
     "Percent",
     "PlanOptions",
     "QualityOptions",
     "QuantizerOptions",
     "ReportOptions",
+    "SchemeOptions",
     "Size",
     "TextOptions",
     "WidthOptions",

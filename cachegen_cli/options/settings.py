@@ -86,9 +86,18 @@ class CheckOptions:
 
 
 @dataclass(frozen=True)
-class KeepOptions:
-    """Tokens that are not quantized."""
+class SchemeOptions:
+    """How values become codes, and which stay."""
 
+    scheme: Annotated[
+        str,
+        typer.Option(
+            "--scheme",
+            metavar="NAME[:KEY=N,...]",
+            help="group (min/max groups of tokens), mlx (mlx-lm's quantized cache; "
+            "group_size), cachegen (LMCache's codec; bins, chunk) or exact (no loss).",
+        ),
+    ] = "group"
     keep_first: Annotated[
         int,
         typer.Option("--keep-first", metavar="N", min=0, help="Leave first N tokens in 16 bits."),
@@ -98,9 +107,20 @@ class KeepOptions:
         typer.Option("--keep-last", metavar="N", min=0, help="Leave last N tokens in 16 bits."),
     ] = 0
 
+    def fields_of_settings(self) -> dict[str, Any]:
+        """Fields of `Settings`.
+
+        Raises:
+            UsageError: a scheme or option of it that does not exist.
+        """
+        from cachegen_cli.schemes import parse
+
+        name, options = parse(self.scheme)
+        return dict(vars(self)) | {"scheme": name, "options": options}
+
 
 @dataclass(frozen=True)
-class QuantizerOptions(KeepOptions):
+class QuantizerOptions(SchemeOptions):
     """How codes are made and estimated, beside their width and group size."""
 
     schedule: Annotated[
@@ -143,27 +163,30 @@ class WidthOptions:
     ] = None
     group_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens a group.")] = 32
 
-    def chosen(self, schedule: str) -> dict[str, Any]:
+    def chosen(self, others: SchemeOptions) -> dict[str, Any]:
         """Arguments of `analysis.analyze`.
 
         Raises:
-            UsageError: widths beside a plan, which decides them all.
+            UsageError: widths where a plan or the scheme leaves no choice.
         """
         given = dict(vars(self))
-        if schedule not in ("uniform", "depth") and any(
-            given[name] is not None for name in ("bits", "key_bits", "value_bits")
-        ):
-            raise UsageError("a plan decides all widths", "leave out --bits, --key-bits, ...")
+        if any(given[name] is not None for name in ("bits", "key_bits", "value_bits")):
+            if getattr(others, "schedule", "uniform") not in ("uniform", "depth"):
+                raise UsageError("a plan decides all widths", "leave out --bits, --key-bits, ...")
+            from cachegen_cli.schemes import SCHEMES
+
+            name = others.fields_of_settings()["scheme"]
+            if not SCHEMES[name].has_bits:
+                raise UsageError(f"scheme {name} has no code width", "leave out --bits, ...")
         return given | {"bits": 4 if self.bits is None else self.bits}
 
-    def settings(self, others: KeepOptions) -> Settings:
+    def settings(self, others: SchemeOptions) -> Settings:
         """The setting that both groups of options make."""
         from cachegen_cli.schedules import settings_with
 
-        rest = dict(vars(others))
+        rest = others.fields_of_settings()
         schedule = rest.pop("schedule", "uniform")
-        widths = self.chosen(schedule)
-        bits = widths["bits"]
+        bits = self.chosen(others)["bits"]
         base = Settings(
             key_bits=bits if self.key_bits is None else self.key_bits,
             value_bits=bits if self.value_bits is None else self.value_bits,

@@ -58,7 +58,11 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         sizes = (CODED, CODED_SAVING)
     columns = (
         Column("key_bits", "bits", lambda bits: "plan" if bits is None else str(bits)),
-        Column("group_size", "group"),
+        *(
+            (Column("group_size", "group"),)
+            if wide or result.rows[0].settings.scheme == "group"
+            else ()
+        ),
         *((Column("schedule", "schedule", left=True),) if wide else ()),
         *sizes,
         BITS_PER_ELEMENT,
@@ -69,7 +73,7 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         measured.totals.to_json()
         | (measured.quality.to_json() if measured.quality else {})
         | {
-            "key_bits": None if measured.settings.plan else measured.settings.key_bits,
+            "key_bits": measured.settings.key_bits if not measured.settings.plan else None,
             "group_size": measured.settings.group_size,
             "schedule": measured.settings.schedule,
             "pareto_optimal": optimal,

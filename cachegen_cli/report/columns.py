@@ -69,6 +69,7 @@ PARTS = (
     Column("parameter_bytes", "params", si_bytes),
     Column("header_bytes", "header", si_bytes),
     Column("kept_bytes", "kept", si_bytes),
+    Column("shipped_bytes", "shipped", si_bytes),
 )
 ESTIMATES = (
     Column("raw_channel_bytes", "raw/chan", si_bytes),
@@ -175,7 +176,11 @@ def settings_of(settings: Settings) -> str:
 def _settings_parts(settings: Settings, grid: bool = False) -> list[str]:
     parts = []
     if not grid:
-        parts.append(f"{_widths(settings)}, groups of {settings.group_size}")
+        parts += [settings.scheme_text] if settings.scheme != "group" else []
+        parts += [_widths(settings)] if settings.key_bits else []
+        parts += [f"groups of {settings.group_size}"] if settings.scheme == "group" else []
+    elif settings.scheme != "group":
+        parts.append(settings.scheme_text)
     if settings.schedule == "depth":
         parts.append("fewer bits in deeper layers")
     if settings.keep_first or settings.keep_last:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cachegen_cli.results.picking import pick
@@ -61,13 +61,15 @@ class Settings:
 
     Attributes:
         key_bits, value_bits: code widths (of the first layers, where the schedule is "depth"; the
-            widest, where it is "plan").
+            widest, where it is "plan"); 0 where the scheme has none to choose.
         group_size: tokens a group.
         schedule: "uniform", "depth" for fewer bits in deeper layers, or "plan".
         delta: "auto" (the smaller for each tensor), "on" or "off".
         pooled: one distribution a head instead of one a channel, in the entropy estimate.
         keep_first, keep_last: tokens left in 16 bits.
         plan: the widths, where the schedule is "plan".
+        scheme: how values become codes (`schemes.SCHEMES`); some have no code width.
+        options: of the scheme, as they were given.
     """
 
     key_bits: int = 4
@@ -79,6 +81,14 @@ class Settings:
     keep_first: int = 0
     keep_last: int = 0
     plan: PlannedWidths | None = None
+    scheme: str = "group"
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def scheme_text(self) -> str:
+        """The scheme as it is typed: "mlx:group_size=32"."""
+        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.scheme}:{options}" if options else self.scheme
 
     @property
     def widths(self) -> str:
@@ -91,6 +101,14 @@ class Settings:
             else f"K{self.key_bits} V{self.value_bits}"
         )
         return both if self.schedule == "uniform" else f"{self.schedule} {both}"
+
+    @property
+    def label(self) -> str:
+        """For people: "4 bits, groups of 32", "mlx, 4 bits" or "cachegen:bins=16"."""
+        widths = "widths of the plan" if self.plan else f"{self.widths} bits"
+        if self.scheme == "group":
+            return f"{widths}, groups of {self.options.get('group_size', self.group_size)}"
+        return f"{self.scheme_text}, {widths}" if self.key_bits else self.scheme_text
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Settings:

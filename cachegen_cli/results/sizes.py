@@ -24,6 +24,7 @@ class Bytes:
         payload_bytes: range-coded symbols, upper bound; None in results of earlier versions.
         table_bytes: the symbol models' tables.
         header_bytes: headers of streams and sections.
+        shipped_bytes: of the scheme cachegen, what its authors' layout takes; else None.
         raw_channel_bytes: estimate of the codes, one distribution a head and channel.
         raw_pooled_bytes: estimate of the codes, one distribution a head.
         delta_channel_bytes: estimate of the token deltas by head and channel.
@@ -46,6 +47,7 @@ class Bytes:
     payload_bytes: int | None = None
     table_bytes: int | None = None
     header_bytes: int | None = None
+    shipped_bytes: int | None = None
 
     DERIVED: ClassVar = (
         "raw_bytes",

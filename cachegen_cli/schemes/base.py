@@ -1,0 +1,149 @@
+"""What a scheme is: a way to turn a tensor into codes and parameters and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cachegen_cli.device import mx
+
+Codes = npt.NDArray[np.uint8]
+
+
+class Place(NamedTuple):
+    """Where a tensor stands in a cache, as far as a scheme may care.
+
+    Attributes:
+        tensor: "keys" or "values".
+        layer: place among the analysed entries.
+        layers: how many these are.
+        bits: code width under the schedule.
+        dtype: "float16" or "bfloat16".
+    """
+
+    tensor: str
+    layer: int
+    layers: int
+    bits: int
+    dtype: str
+
+
+class Plane(NamedTuple):
+    """Codes of one kind: [H, D, T] uint8 below 2^bits."""
+
+    codes: mx.array
+    bits: int
+
+
+class Parameters(Protocol):
+    """What a decoder needs beside the codes. Evaluate `arrays` before the rest."""
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What to evaluate."""
+
+    @property
+    def stored_bytes(self) -> int:
+        """Length of `encode`'s bytes."""
+
+    def encode(self) -> tuple[bytes, bool]:
+        """(the parameters as a file holds them, whether some are wider than usual)."""
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Parameters that are arrays of 16-bit numbers, one after another."""
+
+    arrays: list[mx.array]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Two bytes a number."""
+        return sum(2 * x.size for x in self.arrays)
+
+    def encode(self) -> tuple[bytes, bool]:
+        """The numbers' bit patterns."""
+        patterns = [np.asarray(x.view(mx.uint16)) for x in self.arrays if x.size]
+        return b"".join(p.astype("<u2").tobytes() for p in patterns), False
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A tensor [H, T, D] under a scheme; nothing is evaluated yet.
+
+    Attributes:
+        planes: the codes; a scheme may have several kinds for each element.
+        parameters: beside them.
+        restored: [H, T, D] as a decoder gives it back, float32 or the tensor's own dtype.
+    """
+
+    planes: list[Plane]
+    parameters: Parameters
+    restored: mx.array
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What to evaluate, beside errors that are computed from ``restored``."""
+        return [
+            *(plane.codes for plane in self.planes),
+            *self.parameters.arrays,
+            self.restored,
+        ]
+
+
+class Scheme(Protocol):
+    """A configured scheme: a frozen dataclass of plain numbers, which a file's header holds."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    has_bits: ClassVar[bool]
+
+    @classmethod
+    def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Scheme:
+        """The scheme for a tensor.
+
+        Args:
+            options: as the user gave them, known and of the right types.
+            group_size: of the settings, for schemes with groups along tokens.
+
+        Raises:
+            UsageError: options that make no sense.
+        """
+
+    def code(self, x: mx.array) -> Coded:
+        """Quantize [H, T, D] of a 16-bit dtype; T >= 1.
+
+        Raises:
+            UsageError: a shape that the scheme cannot take.
+        """
+
+    @property
+    def plane_bits(self) -> tuple[int, ...]:
+        """The width of each plane, for reading a file."""
+
+    def restore(
+        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype
+    ) -> mx.array:
+        """[H, T, D] in ``dtype`` from codes [H, D, T] and parameters.
+
+        Raises:
+            InputError: parameters that do not fit the codes.
+        """
+
+
+def token_major(codes: Codes) -> mx.array:
+    """Codes [H, D, T] as float32 [H, T, D]."""
+    return mx.array(codes).swapaxes(1, 2).astype(mx.float32)
+
+
+def channel_major(codes: mx.array) -> mx.array:
+    """Codes [H, T, D] as uint8 [H, D, T]."""
+    return mx.contiguous(codes.astype(mx.uint8).swapaxes(1, 2))
+
+
+def sixteen_bit(data: bytes, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+    """An array of 16-bit numbers from their bit patterns."""
+    return mx.array(np.frombuffer(data, "<u2").astype(np.uint16).reshape(shape)).view(dtype)

@@ -1,0 +1,96 @@
+"""group: the seed's min/max groups of tokens by channel (`quantize`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cachegen_cli.coding.sections import read_parameters, write_parameters
+from cachegen_cli.device import mx
+from cachegen_cli.entropy import channel_major
+from cachegen_cli.quantize import (
+    PARAMETER_BYTES,
+    CodeStream,
+    parameter_bytes,
+    quantize_to_codes_batched,
+    restore,
+    wide_groups,
+)
+from cachegen_cli.schemes.base import Coded, Codes, Place, Plane, token_major
+
+
+@dataclass(frozen=True)
+class Group:
+    """``bits`` wide codes between minimum and maximum of ``group_size`` tokens and a channel."""
+
+    name: ClassVar[str] = "group"
+    summary: ClassVar[str] = "min/max of groups of tokens by channel, as in VeloxQuant-MLX"
+    has_bits: ClassVar[bool] = True
+    bits: int
+    group_size: int
+
+    @classmethod
+    def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Group:
+        """The scheme for a tensor."""
+        return cls(place.bits, options.get("group_size", group_size))
+
+    @property
+    def plane_bits(self) -> tuple[int, ...]:
+        """One plane."""
+        return (self.bits,)
+
+    def code(self, x: mx.array) -> Coded:
+        """Quantize [H, T, D]; a group longer than T would only be padded."""
+        stream = quantize_to_codes_batched(x, self.bits, min(self.group_size, x.shape[1]))
+        return Coded(
+            [Plane(channel_major(stream), self.bits)],
+            _Parameters(stream),
+            restore(stream),
+        )
+
+    def restore(
+        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype
+    ) -> mx.array:
+        """[H, T, D] in ``dtype``."""
+        heads, dim, tokens = planes[0].shape
+        group_size = max(1, min(self.group_size, tokens))
+        n_groups = -(-tokens // group_size)
+        scale, zero = read_parameters(parameters, wide, heads, n_groups, dim)
+        rows = mx.pad(token_major(planes[0]), [(0, 0), (0, n_groups * group_size - tokens), (0, 0)])
+        stream = CodeStream(
+            rows.reshape(heads, n_groups, -1, dim),
+            mx.array(scale)[:, :, None],
+            mx.array(zero)[:, :, None],
+            tokens,
+            self.bits,
+        )
+        return restore(stream).astype(dtype)
+
+
+class _Parameters:
+    """Scales and zeros in float16, those of wide groups in float32 behind a mask."""
+
+    def __init__(self, stream: CodeStream) -> None:
+        self.stream = stream
+        self.wide = wide_groups(stream)
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What to evaluate."""
+        return [self.wide, self.stream.scale, self.stream.zero]
+
+    @property
+    def stored_bytes(self) -> int:
+        """4 bytes a group and channel, 8 in wide groups, and the mask if there are any."""
+        groups = np.asarray(self.wide).ravel()
+        heads, dim = self.stream.scale.shape[0], self.stream.scale.shape[-1]
+        more = int(groups.sum()) * dim * PARAMETER_BYTES
+        mask = -(-groups.size // 8) if more else 0
+        return heads * parameter_bytes(self.stream) + more + mask
+
+    def encode(self) -> tuple[bytes, bool]:
+        """Mask, narrow groups, wide groups."""
+        scale, zero = (np.asarray(x)[:, :, 0] for x in (self.stream.scale, self.stream.zero))
+        return write_parameters(scale, zero, np.asarray(self.wide)[:, :, 0, 0])
