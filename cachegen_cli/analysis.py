@@ -28,6 +28,7 @@ from cachegen_cli.results import (
     Sweep,
     over_texts,
 )
+from cachegen_cli.rows import Context, rows_of
 from cachegen_cli.schedules import SCHEDULES, check, settings_with, widths
 from cachegen_cli.schemes import SCHEMES, Place, parse, scheme_at
 from cachegen_cli.tensors import Tensor
@@ -210,7 +211,7 @@ def measure(
     results, header = [], PredictedHeader()
     for done, kv in enumerate(layers):
         progress("analyze", done, len(layers))
-        tensors = quantized(kv, done, len(layers), settings)
+        tensors = quantized(kv, done, len(layers), settings, source.context)
         keys, values = (tensor.result() for tensor in tensors)
         found = LayerResult(kv.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values)
         header.add(kv, tensors, found)
@@ -229,18 +230,23 @@ def restored_layer(kv: LayerKV, tensors: Sequence[Tensor]) -> LayerKV:
     return replace(kv, keys=keys, values=values)
 
 
-def quantized(kv: LayerKV, place: int, n_layers: int, settings: Settings) -> list[Tensor]:
+def quantized(
+    kv: LayerKV, place: int, n_layers: int, settings: Settings, context: Context
+) -> list[Tensor]:
     """Keys and values of the layer at a place under the settings, evaluated together.
 
     Raises:
         InputError, UsageError: the scheme or the plan does not fit the layer.
     """
     dtype = dtype_name(kv.keys.dtype)
+    undoes = SCHEMES[settings.scheme].undoes_rope
+    rotary = context.rotary(kv.layer) if undoes else ""
+    rows = rows_of(kv, context.tokens)
     tensors = []
     named = (("keys", kv.keys), ("values", kv.values))
     for (name, x), bits in zip(named, widths(settings, n_layers), strict=True):
-        scheme = scheme_at(settings, Place(name, place, n_layers, bits[place], dtype))
-        tensors.append(Tensor(f"layer {kv.layer}'s {name}", x, scheme, settings))
+        scheme = scheme_at(settings, Place(name, place, n_layers, bits[place], dtype, rotary))
+        tensors.append(Tensor(f"layer {kv.layer}'s {name}", x, scheme, settings, rows))
     mx.eval([tensor.arrays for tensor in tensors])
     return tensors
 

@@ -7,17 +7,20 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, ModelError, UsageError
-from cachegen_cli.kvcache import LayerKV, read_cache
+from cachegen_cli.kvcache import LayerKV, make_cache, read_cache
 from cachegen_cli.model import Model, dtype_name, load_model
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import DEFAULT_SAMPLE, LONG_SAMPLE, Prompt, read_prompt
 from cachegen_cli.reading import cut, encode, prefill
 from cachegen_cli.results import ModelInfo, Notice, PromptInfo, Skipped
+from cachegen_cli.rope import Rotary, rotaries
+from cachegen_cli.rows import Context, without_model
 
 CONTINUATION = 256  # tokens, of a text of twice as many or more
 SHORTEST_CONTINUATION = 2  # its first token is read, its second predicted
@@ -48,6 +51,7 @@ class Capture:
         tokens: the analysed token ids.
         metadata: what mlx_lm.generate wants to find beside a prompt cache.
         live: None where no continuation was asked for.
+        loaded: the model, for looking how it rotates keys.
     """
 
     layers: tuple[LayerKV, ...]
@@ -59,6 +63,26 @@ class Capture:
     tokens: tuple[int, ...]
     metadata: dict[str, str]
     live: Live | None = None
+    loaded: Model | None = None
+
+    @property
+    def context(self) -> Context:
+        """What schemes may know of the text."""
+        return Context(self.tokens, lambda layer: self.rotaries[layer])
+
+    @cached_property
+    def rotaries(self) -> list[Rotary | str]:
+        """How keys of each cache entry were rotated, or why that is not known.
+
+        The model is run on a few tokens to find out.
+        """
+        n = len(self.layers) + len(self.skipped)
+        if self.loaded is None:
+            return [without_model(layer) for layer in range(n)]
+        cache: list[Any] = [None] * n
+        for kv, entry in zip(self.layers, make_cache(self.layers), strict=True):
+            cache[kv.layer] = entry
+        return rotaries(self.loaded.network, cache)
 
 
 Texts = str | Prompt | Sequence[str | Prompt] | None
@@ -184,6 +208,7 @@ def _run(
         tokens=tuple(tokens[: info.tokens]),
         metadata=metadata,
         live=Live(model, cache, continuation) if continuation else None,
+        loaded=model,
     )
 
 

@@ -187,6 +187,30 @@ def estimates(histograms: Histograms, head_parameter_bytes: int) -> Estimates:
     return Estimates(by_head(raw), pooled(raw), by_head(delta), pooled(delta))
 
 
+def wide_estimates(codes: npt.NDArray[np.int32]) -> Estimates:
+    """The four estimates of codes [H, D, T] of any size; all heads together, no parameters."""
+    heads = codes.reshape(len(codes), -1)
+    delta = np.diff(codes, axis=2, prepend=0)
+    found = [
+        ceil(round(_sorted_information(rows), 6) / 8)
+        for rows in (codes.reshape(-1, codes.shape[2]), heads,
+                     delta.reshape(-1, codes.shape[2]), delta.reshape(len(codes), -1))
+    ]  # fmt: skip
+    return Estimates(*([size] for size in found))
+
+
+def _sorted_information(rows: npt.NDArray[np.int32]) -> float:
+    """Bits of ideal coding with one distribution a row, without memory for the alphabet."""
+    if not rows.size:
+        return 0.0
+    ordered = np.sort(rows, axis=1)
+    starts = np.ones(rows.shape, bool)
+    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    counts = np.diff(np.flatnonzero(starts), append=rows.size)
+    n = rows.shape[1]
+    return float(len(rows) * _x_log2_x(np.array(n)) - _x_log2_x(counts).sum())
+
+
 def information(
     counts: npt.NDArray[np.integer], n_symbols: npt.NDArray[np.integer]
 ) -> npt.NDArray[np.float64]:

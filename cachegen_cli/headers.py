@@ -14,9 +14,10 @@ from cachegen_cli.coding.container import (
     coder_version,
     header_bytes,
 )
+from cachegen_cli.coding.repeats import anonymous
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.results import LayerResult, Settings, TensorResult
-from cachegen_cli.schemes import to_header
+from cachegen_cli.schemes import SCHEMES, to_header
 from cachegen_cli.tensors import Tensor
 
 
@@ -25,8 +26,9 @@ def file_header(
     metadata: Mapping[str, str],
     tokens: Sequence[int],
     layers: list[dict[str, Any]],
+    repeats: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The whole header from its layers' entries."""
+    """The whole header from its layers' entries; ``repeats`` as in `rows.Context`."""
     return {
         "format": "cgkv",
         "version": VERSION,
@@ -35,6 +37,7 @@ def file_header(
         "settings": asdict(settings),
         "metadata": dict(metadata),
         "tokens": list(tokens),
+        "repeats": list(repeats),
         "layers": layers,
     }
 
@@ -89,4 +92,6 @@ class PredictedHeader:
         self, settings: Settings, metadata: Mapping[str, str], tokens: Sequence[int]
     ) -> int:
         """The file's length: preamble, sections and header."""
-        return self.offset + len(header_bytes(file_header(settings, metadata, tokens, self.layers)))
+        repeats = anonymous(tokens) if SCHEMES[settings.scheme].undoes_rope else []
+        header = file_header(settings, metadata, tokens, self.layers, repeats)
+        return self.offset + len(header_bytes(header))

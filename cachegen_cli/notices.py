@@ -8,6 +8,7 @@ from math import log
 from cachegen_cli.captures import Capture
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.results import Measurement, Notice, Settings
+from cachegen_cli.schemes import SCHEMES
 
 TOKENS_PER_SYMBOL = 16  # fewer, and free tables flatter by more than 0.05 bits an element
 
@@ -19,6 +20,7 @@ def notices_of(
     return (
         *source.notices,
         *_plan_notices(source.model.id, grid),
+        *_rotation_notices(source, grid),
         *_short_prompt_notice(source.layers, grid, measured),
         *_tables_notice(source.prompt.tokens, measured),
     )
@@ -41,6 +43,24 @@ def _plan_notices(model: str, grid: Sequence[Settings]) -> list[Notice]:
                 f"tokens kept; here it is {now[0]}, {now[1]} and {now[2]}"
             )
     return [Notice(code, message) for code, message in found.items()]
+
+
+def _rotation_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
+    """Say whose keys stay rotated although a scheme would rather have them without."""
+    if not any(SCHEMES[one.scheme].undoes_rope for one in grid):
+        return []
+    reasons: dict[str, list[int]] = {}
+    for kv in source.layers:
+        if isinstance(reason := source.rotaries[kv.layer], str):
+            reasons.setdefault(reason, []).append(kv.layer)
+    return [
+        Notice(
+            "rotation-stays",
+            f"keys of {len(layers)} of {len(source.layers)} cache entries keep their rotary "
+            f"position: {reason}",
+        )
+        for reason, layers in reasons.items()
+    ]
 
 
 def _short_prompt_notice(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.analysis import quantized
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.container import Reader, Writer
+from cachegen_cli.coding.repeats import anonymous
 from cachegen_cli.coding.sections import Section
-from cachegen_cli.coding.streams import HEADER_BYTES, claims, decode, split
+from cachegen_cli.coding.streams import HEADER_BYTES, claims, decode, decode_wide, split
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError
 from cachegen_cli.headers import file_header, layer_entry, tensor_entry
@@ -24,8 +24,9 @@ from cachegen_cli.output import drafted, sync
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.results import LayerResult, Measurement, PackedFile, Settings, TensorResult
 from cachegen_cli.results.picking import pick
+from cachegen_cli.rows import Context, Rows, rows_at
 from cachegen_cli.schedules import check
-from cachegen_cli.schemes import Scheme, from_header
+from cachegen_cli.schemes import SCHEMES, Scheme, from_header
 from cachegen_cli.tensors import Tensor
 
 
@@ -63,16 +64,20 @@ def pack(
                 "only caches of KVCache and RotatingKVCache entries can",
             )
         layers: Iterable[LayerKV] = source.layers
-        n_layers, tokens = len(source.layers), list(source.tokens)
+        n_layers, tokens, context = len(source.layers), list(source.tokens), source.context
     else:
         layers, n_layers, tokens = source.layers(), len(source.entries), source.take_tokens()
+        context = Context(tuple(tokens))
     path = Path(path)
     with drafted(path) as draft, draft.open("xb") as file:
         writer = Writer(file)
-        found = list(_write_layers(writer, layers, n_layers, settings, progress))
+        found = list(_write_layers(writer, layers, n_layers, settings, context, progress))
         if not found:
             raise InputError("the cache has no entries, so there is nothing to pack")
-        header = file_header(settings, source.metadata, tokens if with_tokens else [], found)
+        repeated = anonymous(tokens) if SCHEMES[settings.scheme].undoes_rope else []
+        header = file_header(
+            settings, source.metadata, tokens if with_tokens else [], found, repeated
+        )
         size = writer.finish(header)
         sync(file)
     return _packed_file("pack", str(path), header, size)
@@ -143,7 +148,8 @@ def read_layers(reader: Reader, progress: Progress = no_progress) -> Iterator[La
     for index, layer in enumerate(header["layers"]):
         progress("unpack", index, len(header["layers"]))
         keys, values = (
-            _restored(reader.section(index, name), layer, name) for name in ("keys", "values")
+            _restored(reader.section(index, name), layer, name, header.get("repeats", []))
+            for name in ("keys", "values")
         )
         mx.eval(keys, values)
         yield LayerKV(
@@ -154,11 +160,16 @@ def read_layers(reader: Reader, progress: Progress = no_progress) -> Iterator[La
 
 
 def _write_layers(
-    writer: Writer, layers: Iterable[LayerKV], n_layers: int, settings: Settings, progress: Progress
+    writer: Writer,
+    layers: Iterable[LayerKV],
+    n_layers: int,
+    settings: Settings,
+    context: Context,
+    progress: Progress,
 ) -> Iterator[dict[str, Any]]:
     for done, kv in enumerate(layers):
         progress("pack", done, n_layers)
-        tensors = quantized(kv, done, n_layers, settings)
+        tensors = quantized(kv, done, n_layers, settings, context)
         keys, values = (_write_tensor(writer, tensor) for tensor in tensors)
         yield layer_entry(kv, keys, values)
     progress("pack", n_layers, n_layers)
@@ -180,8 +191,8 @@ def actual(predicted: TensorResult, section: Section, planes: int) -> TensorResu
     return replace(predicted, table_bytes=table_bytes, payload_bytes=payload)
 
 
-def _restored(section: Section, layer: dict[str, Any], name: str) -> mx.array:
-    """A tensor [H, T, D] from its section.
+def _restored(section: Section, layer: dict[str, Any], name: str, text: Sequence[int]) -> mx.array:
+    """A tensor [H, T, D] from its section; ``text`` are the tokens of `Context`.
 
     Raises:
         InputError: the section does not fit the header.
@@ -194,20 +205,22 @@ def _restored(section: Section, layer: dict[str, Any], name: str) -> mx.array:
     try:
         edges = mx.array(section.read_kept(heads, first + last, dim)).view(dtype)
         scheme = from_header(place["scheme"])
-        if place["bits"] != sum(scheme.plane_bits):
+        if scheme.plane_bits != (0,) and place["bits"] != sum(scheme.plane_bits):
             raise InputError("its scheme has another width than the header says")
-        planes = decoded_planes(section, scheme, (heads, dim, coded))
+        seen, window, sinks = layer["tokens_seen"], layer["window"], layer["sinks"]
+        rows = rows_at(tokens, seen, window, sinks, text).cut(first, last)
+        planes = decoded_planes(section, scheme, (heads, dim, coded), rows)
         if not coded:
             return edges
-        values = scheme.restore(planes, section.parameters, section.wide, dtype)
+        values = scheme.restore(planes, section.parameters, section.wide, dtype, rows)
     except InputError as error:
         raise InputError(f"{label}: {error.message}", "the file is damaged") from error
     return mx.concatenate([edges[:, :first], values, edges[:, first:]], axis=1)
 
 
 def decoded_planes(
-    section: Section, scheme: Scheme, shape: tuple[int, int, int]
-) -> list[npt.NDArray[np.uint8]]:
+    section: Section, scheme: Scheme, shape: tuple[int, int, int], rows: Rows
+) -> list[npt.NDArray[Any]]:
     """The codes [H, D, T] of every plane of a scheme.
 
     Raises:
@@ -217,9 +230,13 @@ def decoded_planes(
     streams = split(section.stream, len(scheme.plane_bits))
     for stream, bits in zip(streams, scheme.plane_bits, strict=True):
         # before decoding: a forged stream could claim far more than the header, which was checked
-        if claims(stream) != (bits, heads * dim, tokens):
+        claimed = claims(stream)
+        if claimed[1:] != (heads * dim, tokens) or (bits and claimed[0] != bits):
             raise InputError("its codes have another width or shape than the header says")
-    return [decode(stream).reshape(shape) for stream in streams]
+    return [
+        (decode(stream) if bits else decode_wide(stream, heads * dim, rows.repeats)).reshape(shape)
+        for stream, bits in zip(streams, scheme.plane_bits, strict=True)
+    ]
 
 
 def _check_memory(reader: Reader) -> None:

@@ -95,7 +95,7 @@ class Trials:
 def _alone(text: Capture, layer: int, settings: Settings) -> dict[str, LayerKV]:
     """A layer with only its keys and with only its values compressed."""
     kv = text.layers[layer]
-    compressed = restored_layer(kv, quantized(kv, layer, len(text.layers), settings))
+    compressed = restored_layer(kv, quantized(kv, layer, len(text.layers), settings, text.context))
     as_it_is = untouched(text.live.cache, kv.layer) if text.live else kv
     return {
         "keys": replace(as_it_is, keys=compressed.keys),

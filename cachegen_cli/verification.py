@@ -50,7 +50,7 @@ def verify(
     checks, raw, fixed = [], 0, 0
     for done, kv in enumerate(capture.layers):
         progress("verify", done, len(capture.layers))
-        tensors = quantized(kv, done, len(capture.layers), settings)
+        tensors = quantized(kv, done, len(capture.layers), settings, capture.context)
         sizes = [tensor.result() for tensor in tensors]
         raw += sum(size.raw_bytes for size in sizes)
         fixed += sum(size.fixed_bytes for size in sizes)
@@ -80,7 +80,7 @@ def _round_trip(tensor: Tensor, seconds: dict[str, float]) -> tuple[int, str]:
     encoded = time.perf_counter()
     try:
         section = Section.from_bytes(data)
-        back = decoded_planes(section, tensor.scheme, planes[0].codes.shape)
+        back = decoded_planes(section, tensor.scheme, planes[0].codes.shape, tensor.rows)
     except InputError as error:
         return len(data), f"{tensor.name}: {error.message}"
     seconds["encode_seconds"] += encoded - started
@@ -90,7 +90,7 @@ def _round_trip(tensor: Tensor, seconds: dict[str, float]) -> tuple[int, str]:
             return len(data), f"{tensor.name}: other codes came back"
     if tensor.coded is not None:
         dtype = tensor.kept.dtype
-        values = tensor.scheme.restore(back, section.parameters, section.wide, dtype)
+        values = tensor.scheme.restore(back, section.parameters, section.wide, dtype, tensor.rows)
         if not mx.array_equal(values, tensor.coded.restored.astype(dtype)):
             return len(data), f"{tensor.name}: other values came back"
     return len(data), ""

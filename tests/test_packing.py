@@ -61,7 +61,7 @@ def restored(captured, settings):
     """The quantized-dequantized cache in memory."""
     n = len(captured.layers)
     return [
-        restored_layer(kv, quantized(kv, place, n, settings))
+        restored_layer(kv, quantized(kv, place, n, settings, captured.context))
         for place, kv in enumerate(captured.layers)
     ]
 
@@ -78,6 +78,7 @@ SETTINGS = {
     "plain": Settings(),
     "cachegen": Settings(0, 0, scheme="cachegen"),
     "exact": Settings(0, 0, scheme="exact", keep_last=3),
+    "uniform": Settings(0, 0, scheme="uniform", keep_first=2, keep_last=1),
     "widths": Settings(key_bits=8, value_bits=2, group_size=7),
     "depth": Settings(key_bits=4, value_bits=4, schedule="depth", delta="on"),
     "kept": Settings(keep_first=4, keep_last=9),

@@ -18,6 +18,8 @@ from cachegen_cli.coding.container import Reader
 from cachegen_cli.packing import decoded_planes, read_layers
 from cachegen_cli.quality import Reference
 from cachegen_cli.results import Settings
+from cachegen_cli.rope import Rotary
+from cachegen_cli.rows import no_rows, rows_at
 from cachegen_cli.schemes import SCHEMES, Place, from_header, parse, scheme_at, to_header
 from cachegen_cli.schemes.cachegen import CacheGen
 from cachegen_cli.tensors import Tensor
@@ -25,12 +27,17 @@ from cachegen_cli.tensors import Tensor
 TEXT = "The river rose in the night and took the lower bridge with it. Nobody saw it go. " * 2
 
 
+ROTARY = Rotary(dims=32, base=10000.0)
+
+
 def tensor(x: mx.array, text: str, bits: int = 4, **rest) -> Tensor:
     """A tensor under a scheme, evaluated."""
     name, options = parse(text)
     chosen = Settings(bits, bits, 8, scheme=name, options=options, **rest)
     dtype = str(x.dtype).removeprefix("mlx.core.")
-    found = Tensor("it", x, scheme_at(chosen, Place("keys", 0, 4, bits, dtype)), chosen)
+    rows = rows_at(x.shape[1], x.shape[1], 0, 0, [t % 7 for t in range(x.shape[1])])
+    scheme = scheme_at(chosen, Place("keys", 0, 4, bits, dtype, ROTARY))
+    found = Tensor("it", x, scheme, chosen, rows)
     mx.eval(found.arrays)
     return found
 
@@ -49,7 +56,7 @@ def values(kind: str, heads: int, tokens: int, dtype: mx.Dtype) -> mx.array:
     return mx.array(x.astype(np.float32)).astype(dtype)
 
 
-@pytest.mark.parametrize("text", ["group", "mlx:group_size=32", "cachegen", "exact"])
+@pytest.mark.parametrize("text", ["group", "mlx:group_size=32", "cachegen", "exact", "uniform"])
 @given(
     kind=st.sampled_from(["random", "zero", "constant", "outlier", "tiny"]),
     heads=st.integers(1, 3),
@@ -66,14 +73,15 @@ def test_what_every_scheme_does(text, kind, heads, tokens, dtype, bits):
     section = found.section()
     scheme = from_header(to_header(found.scheme))
     assert scheme == found.scheme
-    planes = decoded_planes(section, scheme, (heads, 32, tokens))
+    planes = decoded_planes(section, scheme, (heads, 32, tokens), found.rows)
     for back, plane in zip(planes, found.planes, strict=True):
         assert (back == plane.codes).all()
-    again = scheme.restore(planes, section.parameters, section.wide, dtype)
+    again = scheme.restore(planes, section.parameters, section.wide, dtype, found.rows)
     assert mx.array_equal(again, restored)
     size, result = len(section.to_bytes()), found.result()
     assert size <= result.coded_bytes <= 1.001 * size + 16 * len(planes)
-    assert result.elements == x.size and result.bits == sum(scheme.plane_bits)
+    assert result.elements == x.size
+    assert result.bits == sum(scheme.plane_bits) or text == "uniform"
     assert len(section.parameters) == result.parameter_bytes
     error = np.abs(np.array(restored.astype(mx.float32) - x.astype(mx.float32)))
     largest = np.abs(np.array(x.astype(mx.float32)))
@@ -83,6 +91,11 @@ def test_what_every_scheme_does(text, kind, heads, tokens, dtype, bits):
         # half a step of the token's scale, and the rounding to 16 bits
         bound = largest.max(axis=(0, 2), keepdims=True) / (2 * found.scheme.centre)
         assert (error <= bound * 1.01 + largest * 2**-8 + 6e-8).all()
+    elif text == "uniform":
+        # half a step in each of a rotated pair's two channels, and the rounding to 16 bits
+        step = np.frombuffer(section.parameters[:4], "<f4")[0]
+        assert (error <= 0.71 * step * 1.01 + largest.max() * 2**-7 + 6e-8).all()
+        assert result.relative_rms_error < 0.06 or kind in ("outlier", "tiny")
     elif text == "group":
         spread = largest.max(axis=(0, 1), keepdims=True) * 2 / (2**bits - 1)
         smallest = 2**bits * 1e-8  # the seed has no finer step, so no finer range
@@ -92,7 +105,7 @@ def test_what_every_scheme_does(text, kind, heads, tokens, dtype, bits):
 def test_values_that_are_not_finite_are_refused():
     x = values("random", 2, 9, mx.float16)
     x[1, 3, 5] = float("nan")
-    for text in ("group", "mlx", "cachegen", "exact"):
+    for text in ("group", "mlx", "cachegen", "exact", "uniform"):
         with pytest.raises(InputError, match="it holds NaN or infinite values"):
             _ = tensor(x, text + (":group_size=32" if text == "mlx" else "")).planes
 
@@ -178,21 +191,21 @@ class TestCacheGen:
     @pytest.mark.parametrize(("x", "bins", "codes"), GOLDEN)
     def test_codes(self, x, bins, codes):
         one = mx.array(x, mx.float32)[None, None]  # a head, a token
-        coded = CacheGen(bins).code(one)
+        coded = CacheGen(bins).code(one, no_rows(1))
         assert np.array(coded.planes[0].codes).ravel().tolist() == codes
 
     def test_values(self):
         x = mx.array(self.GOLDEN[0][0], mx.float16)[None, None]
-        restored = np.array(CacheGen(32).code(x).restored).ravel()
+        restored = np.array(CacheGen(32).code(x, no_rows(1)).restored).ravel()
         assert restored.tolist() == [-15, -7, -1, -1, -1, 0, 1, 1, 1, 3, 7, 15]
         x = mx.array([1, 0.5, -0.25, 0.1, 0], mx.float16)[None, None]
-        restored = np.array(CacheGen(32).code(x).restored).ravel()[:3]
+        restored = np.array(CacheGen(32).code(x, no_rows(1)).restored).ravel()[:3]
         assert np.abs(restored - [1, 0.46667, -0.26667]).max() < 1e-3
 
     def test_one_scale_over_all_heads(self):
         x = np.ones((2, 1, 4), np.float16)
         x[1, 0, 3] = 15
-        coded = CacheGen(32).code(mx.array(x))
+        coded = CacheGen(32).code(mx.array(x), no_rows(1))
         assert np.array(coded.parameters.arrays[0]).tolist() == [15]
         assert np.array(coded.planes[0].codes)[0].ravel().tolist() == [16] * 4
 
@@ -231,7 +244,7 @@ class TestCacheGen:
     def test_prediction_of_the_shipped_layout(self, tokens, chunk, bins):
         x = values("random", 2, tokens, mx.float16)
         found = tensor(x, f"cachegen:bins={bins},chunk={chunk}")
-        codes = found.planes[0].rows
+        codes = found.planes[0].codes.reshape(64, tokens)
         actual = 0
         for first in range(0, tokens, chunk):
             part = codes[:, first : first + chunk]
@@ -265,7 +278,9 @@ def wider(tmp_path_factory):
     return make_model(folder, LLAMA | {"head_dim": 32})
 
 
-@pytest.mark.parametrize("text", ["mlx:group_size=32", "cachegen", "exact", "group:group_size=16"])
+@pytest.mark.parametrize(
+    "text", ["mlx:group_size=32", "cachegen", "exact", "uniform:error=0.1", "group:group_size=16"]
+)
 def test_commands_with_every_scheme(wider, tmp_path, text):
     captured = capture(str(wider), TEXT, continuation=40)
     found = analyze(captured, scheme=text, quality=True)
@@ -294,3 +309,57 @@ def test_commands_with_every_scheme(wider, tmp_path, text):
         assert measured.quality.kl_nats < 1e-6
     assert (measured.totals.shipped_bytes is not None) == (name == "cachegen")
     assert replace(measured, quality=None) == analyze(captured, scheme=text).measurement
+
+
+@pytest.fixture(scope="module")
+def scored(llama):
+    return capture(str(llama), TEXT, continuation=40)
+
+
+class TestUniform:
+    def test_undoing_the_rotation_makes_repeats_alike(self, scored):
+        known = analyze(scored, scheme="uniform")
+        turned = analyze(replace(scored, loaded=None), scheme="uniform")
+        assert known.measurement.keys.coded_bytes < turned.measurement.keys.coded_bytes
+        assert known.measurement.values == turned.measurement.values
+        assert not [w for w in known.run.warnings if w.code == "rotation-stays"]
+        [message] = [w.message for w in turned.run.warnings if w.code == "rotation-stays"]
+        assert "4 of 4 cache entries keep their rotary position: there is no model" in message
+
+    def test_error_is_what_was_asked_for(self, scored):
+        for error in (0.01, 0.1):
+            found = analyze(scored, scheme=f"uniform:error={error}").measurement
+            for tensor in found.tensors:
+                assert tensor.relative_rms_error == pytest.approx(error, rel=0.1)
+
+    def test_step(self, scored):
+        found = analyze(scored, scheme="uniform:step=0.25").measurement
+        rms = (sum(t.error_energy for t in found.tensors) / found.totals.elements) ** 0.5
+        assert rms == pytest.approx(0.25 / 12**0.5, rel=0.1)
+
+    def test_windows_and_files_without_a_model(self, sliding, tmp_path):
+        from cachegen_cli import unpack
+
+        windows = capture(str(sliding), TEXT)
+        chosen = Settings(0, 0, scheme="uniform", keep_first=1)
+        assert verify(windows, settings=chosen).passed
+        pack(windows, tmp_path / "a.cgkv", chosen, with_tokens=False)
+        unpack(tmp_path / "a.cgkv", tmp_path / "a.safetensors")
+        pack(tmp_path / "a.safetensors", tmp_path / "b.cgkv", chosen)
+        one, two = (list(read_layers(Reader.open(tmp_path / f"{n}.cgkv"))) for n in "ab")
+        for a, b in zip(one, two, strict=True):
+            # quantized twice, the second time with the rotation: an error of 0.05 each
+            difference = mx.square((a.keys - b.keys).astype(mx.float32)).sum()
+            assert difference < 0.1**2 * mx.square(a.keys.astype(mx.float32)).sum()
+
+    def test_the_same_file_from_run_to_run(self, scored, tmp_path):
+        for name in "ab":
+            pack(scored, tmp_path / name, Settings(0, 0, scheme="uniform"))
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+    @pytest.mark.parametrize(
+        "text", ["uniform:error=0", "uniform:error=2", "uniform:step=-1", "uniform:error=nan"]
+    )
+    def test_options_that_make_no_sense(self, scored, text):
+        with pytest.raises(UsageError, match="uniform has no step"):
+            analyze(scored, scheme=text)

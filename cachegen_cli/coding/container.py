@@ -176,6 +176,9 @@ def _check(header: dict[str, Any]) -> None:
     tokens = header["tokens"]
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
         raise ValueError("tokens")
+    repeats = header.setdefault("repeats", [])
+    if not isinstance(repeats, list) or not all(type(token) is int for token in repeats):
+        raise ValueError("repeats")
     if not header["layers"]:
         raise ValueError("layers")
     for layer in header["layers"]:

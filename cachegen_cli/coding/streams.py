@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cachegen_cli.coding.adaptive import Adaptive, decode_adaptive
 from cachegen_cli.coding.context import Context
 from cachegen_cli.coding.fits import Fit
 from cachegen_cli.coding.models import MODELS, Channel, Plain, Pooled, Shape
+from cachegen_cli.coding.repeats import Repeats
 from cachegen_cli.coding.statistics import statistics, symbols_of
 from cachegen_cli.entropy import Histograms
 from cachegen_cli.errors import InputError, UsageError
@@ -29,8 +31,8 @@ VERSION = 1
 MAX_TOKENS = 1 << 24
 MAX_ELEMENTS = 1 << 31
 _KINDS: tuple[Any, ...] = (Pooled, Channel, Shape, Context)
-_NUMBERS = {name: number for number, name in enumerate(MODELS)}
-_NAMES = dict(enumerate(MODELS))
+_NAMES = dict(enumerate((*MODELS, Adaptive.name)))
+_NUMBERS = {name: number for number, name in _NAMES.items()}
 
 
 @dataclass(frozen=True)
@@ -169,8 +171,43 @@ def encode(
     return head + tables + payload
 
 
+def encode_wide(codes: npt.NDArray[np.int32], fit: Adaptive) -> bytes:
+    """Code [C, T] codes of any size under the adaptive model that was fitted to them."""
+    payload = fit.payload(codes) if codes.size else b""
+    return _HEADER.pack(
+        VERSION, _NUMBERS[fit.name], 0, width_of(codes), *codes.shape, 0, 2, 0, len(payload)
+    ) + payload  # fmt: skip
+
+
+def width_of(codes: npt.NDArray[np.int32]) -> int:
+    """Bits that hold the range of some codes."""
+    return (int(codes.max(initial=0)) - int(codes.min(initial=0))).bit_length() or 1
+
+
+def decode_wide(data: bytes, channels: int, found: Repeats) -> npt.NDArray[np.int32]:
+    """The codes [C, T] of `encode_wide`'s stream; ``found`` is what the model was fitted with.
+
+    Raises:
+        InputError: the bytes are no such stream.
+    """
+    try:
+        version, number, _, _, claimed, tokens, _, _, _, length = _HEADER.unpack_from(data)
+        if (version, number) != (VERSION, _NUMBERS[Adaptive.name]):
+            raise ValueError("it is not of the adaptive model")
+        if len(data) != HEADER_BYTES + length or length % 4:
+            raise ValueError("its length is not the one that its header gives")
+        if (claimed, tokens) != (channels, found.bucket.size) or channels * tokens > MAX_ELEMENTS:
+            raise ValueError("it claims other codes than there can be")
+        if not channels * tokens:
+            return np.zeros((channels, tokens), np.int32)
+        return decode_adaptive(data[HEADER_BYTES:], channels, tokens, found)
+    except (ValueError, struct.error, OverflowError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InputError(f"a stream cannot be decoded: {reason}", "the file is damaged") from error
+
+
 def decode(data: bytes) -> Codes:
-    """The codes [C, T] of a stream.
+    """The codes [C, T] of a stream of `encode`.
 
     Raises:
         InputError: the bytes are no stream of this version.
@@ -187,7 +224,7 @@ def _decode(data: bytes) -> Codes:
     version, number, delta, bits, channels, tokens, low, n, table_bytes, payload_bytes = (
         _HEADER.unpack_from(data)
     )
-    if version != VERSION or number not in _NAMES or delta > 1 or not 1 <= bits <= 8:
+    if version != VERSION or _NAMES.get(number) not in MODELS or delta > 1 or not 1 <= bits <= 8:
         raise ValueError("its header is of another version or garbled")
     if tokens > MAX_TOKENS or channels * tokens > MAX_ELEMENTS:
         raise ValueError("it claims more codes than a stream may hold")

@@ -34,6 +34,11 @@ Examples:
   cachegen sensitivity
   cachegen sensitivity --bits 3 -o sensitivity.csv"""
 
+INSIGHTS_EXAMPLES = """\b
+Examples:
+  cachegen insights --no-sensitivity
+  cachegen insights --prompt @notes.txt -o insights.md"""
+
 PLAN_EXAMPLES = """\b
 Examples:
   cachegen plan --target-bits 4 -o plan.json
@@ -95,6 +100,31 @@ def sensitivity(
     with console.progress(output.quiet) as progress:
         result = sensitivities.sensitivity(
             **prepared, **vars(continuation), settings=settings, progress=progress
+        )
+    output.deliver(result, result.run.messages)
+
+
+@takes_options
+def insights(
+    *,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity/--no-sensitivity",
+            help="Measure sensitivity by layer, too: 2 x layers + 1 readings of the continuation.",
+        ),
+    ] = True,
+    continuation: ContinuationOptions,
+    source: TextOptions,
+    output: OutputOptions,
+) -> None:
+    """Measure the CacheGen paper's observations on this model and prompt."""
+    from cachegen_cli import insights as room
+
+    prepared = source.capture_options(output.quiet)
+    with console.progress(output.quiet) as progress:
+        result = room.insights(
+            **prepared, **vars(continuation), with_sensitivity=sensitivity, progress=progress
         )
     output.deliver(result, result.run.messages)
 

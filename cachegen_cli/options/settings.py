@@ -95,7 +95,8 @@ class SchemeOptions:
             "--scheme",
             metavar="NAME[:KEY=N,...]",
             help="group (min/max groups of tokens), mlx (mlx-lm's quantized cache; "
-            "group_size), cachegen (LMCache's codec; bins, chunk) or exact (no loss).",
+            "group_size), cachegen (LMCache's codec; bins, chunk), uniform (one step a tensor; "
+            "error, step) or exact (no loss).",
         ),
     ] = "group"
     keep_first: Annotated[

@@ -44,6 +44,11 @@ def plus_minus(value: float, deviation: float | None) -> str:
     return error(value) + ("" if deviation is None else f" ± {rough(deviation)}")
 
 
+def rounded(value: float | None) -> str:
+    """Three decimals."""
+    return "" if value is None else f"{value:.3f}"
+
+
 def perplexity(value: float | None) -> str:
     """Four significant digits."""
     return "" if value is None else f"{value:.4g}"

@@ -5,6 +5,7 @@ derived again when it is read. Knows neither MLX nor a terminal.
 """
 
 from cachegen_cli.results.files import LayerCheck, PackedFile, PackedFiles, Verification
+from cachegen_cli.results.insights import Finding, Insights
 from cachegen_cli.results.kinds import (
     KINDS,
     SCHEMA,
@@ -36,6 +37,8 @@ __all__ = [
     "Analysis",
     "Bytes",
     "Candidate",
+    "Finding",
+    "Insights",
     "LayerCheck",
     "LayerResult",
     "Measurement",

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from cachegen_cli.errors import InputError
 from cachegen_cli.results.files import PackedFile, PackedFiles, Verification
+from cachegen_cli.results.insights import Insights
 from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.planning import Plan, Sensitivity
@@ -124,12 +125,22 @@ class ModelList:
         return cls(data["tool"], tuple(pick(ModelRow, m) for m in data["models"]))
 
 
-Result = Analysis | Sweep | Sensitivity | Plan | ModelList | PackedFile | PackedFiles | Verification
+Result = (
+    Analysis
+    | Sweep
+    | Sensitivity
+    | Plan
+    | Insights
+    | ModelList
+    | PackedFile
+    | PackedFiles
+    | Verification
+)
 KINDS: dict[str, type[Result]] = {
     kind.kind: kind
     for kind in (
-        Analysis, QualityAnalysis, Sweep, Sensitivity, Plan, ModelList, PackedFile, PackedFiles,
-        Verification,
+        Analysis, QualityAnalysis, Sweep, Sensitivity, Plan, Insights, ModelList, PackedFile,
+        PackedFiles, Verification,
     )
 }  # fmt: skip
 

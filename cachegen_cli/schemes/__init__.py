@@ -12,15 +12,29 @@ from cachegen_cli.schemes.base import Coded, Place, Scheme
 from cachegen_cli.schemes.cachegen import CacheGen
 from cachegen_cli.schemes.exact import Exact
 from cachegen_cli.schemes.group import Group
+from cachegen_cli.schemes.uniform import Uniform
 
-__all__ = ["SCHEMES", "Coded", "Place", "Scheme", "from_header", "parse", "scheme_at", "to_header"]
+__all__ = [
+    "SCHEMES",
+    "UNDO_ROPE",
+    "Coded",
+    "Place",
+    "Scheme",
+    "from_header",
+    "parse",
+    "scheme_at",
+    "to_header",
+]
 
-SCHEMES: dict[str, Any] = {scheme.name: scheme for scheme in (Group, Affine, CacheGen, Exact)}
+SCHEMES: dict[str, Any] = {
+    scheme.name: scheme for scheme in (Group, Affine, CacheGen, Uniform, Exact)
+}
 # what may follow NAME: as key=value; other fields of a scheme follow from where a tensor stands
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "group": ("group_size",),
     "mlx": ("group_size",),
     "cachegen": ("bins", "chunk"),
+    "uniform": ("error", "step"),
     "exact": (),
 }
 
@@ -40,7 +54,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         if key not in _OPTIONS[name]:
             raise UsageError(f"scheme {name} has no option '{key}'", _options_hint(name))
         try:
-            options[key] = int(value)
+            options[key] = float(value) if name == "uniform" else int(value)
         except ValueError:
             raise UsageError(f"'{part}' is not a number", f"write {name}:{key}=N") from None
     return name, options
@@ -71,12 +85,12 @@ def from_header(data: dict[str, Any]) -> Scheme:
         kind = SCHEMES[data["name"]]
         values = {f.name: data[f.name] for f in fields(kind)}
         for f in fields(kind):
-            if type(values[f.name]).__name__ != f.type:
+            if type(values[f.name]).__name__ != str(f.type).partition("[")[0]:
                 raise TypeError(f.name)
             if f.type == "int" and values[f.name] < 1:
                 raise ValueError(f.name)
         scheme: Scheme = kind(**values)
-        if not all(1 <= bits <= 8 for bits in scheme.plane_bits):
+        if not all(0 <= bits <= 8 for bits in scheme.plane_bits):
             raise ValueError("bits")
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import (
     Arrays,
     Coded,
@@ -33,6 +34,7 @@ class Affine:
     name: ClassVar[str] = "mlx"
     summary: ClassVar[str] = "what mlx_lm --kv-bits stores: affine groups along head_dim"
     has_bits: ClassVar[bool] = True
+    undoes_rope: ClassVar[bool] = False
     bits: int
     group_size: int
 
@@ -56,7 +58,7 @@ class Affine:
         """One plane."""
         return (self.bits,)
 
-    def code(self, x: mx.array) -> Coded:
+    def code(self, x: mx.array, rows: Rows) -> Coded:
         """Quantize [H, T, D]."""
         dim = x.shape[2]
         if dim % self.group_size:
@@ -84,7 +86,7 @@ class Affine:
         )
 
     def restore(
-        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype
+        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype, rows: Rows
     ) -> mx.array:
         """[H, T, D] in ``dtype``: scale * code + bias in float32, rounded once."""
         heads, dim, tokens = planes[0].shape

@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.device import mx
+from cachegen_cli.rope import Rotary
+from cachegen_cli.rows import Rows
 
-Codes = npt.NDArray[np.uint8]
+Codes = npt.NDArray[Any]
 
 
 class Place(NamedTuple):
@@ -22,6 +24,7 @@ class Place(NamedTuple):
         layers: how many these are.
         bits: code width under the schedule.
         dtype: "float16" or "bfloat16".
+        rotary: how keys were rotated, or why that is not known.
     """
 
     tensor: str
@@ -29,10 +32,11 @@ class Place(NamedTuple):
     layers: int
     bits: int
     dtype: str
+    rotary: Rotary | str = ""
 
 
 class Plane(NamedTuple):
-    """Codes of one kind: [H, D, T] uint8 below 2^bits."""
+    """Codes of one kind: [H, D, T] uint8 below 2^bits, or int32 of any size where bits is 0."""
 
     codes: mx.array
     bits: int
@@ -99,7 +103,8 @@ class Scheme(Protocol):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    has_bits: ClassVar[bool]
+    has_bits: ClassVar[bool]  # whether a code width is chosen for it
+    undoes_rope: ClassVar[bool]  # whether it wants keys without their position
 
     @classmethod
     def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Scheme:
@@ -113,7 +118,7 @@ class Scheme(Protocol):
             UsageError: options that make no sense.
         """
 
-    def code(self, x: mx.array) -> Coded:
+    def code(self, x: mx.array, rows: Rows) -> Coded:
         """Quantize [H, T, D] of a 16-bit dtype; T >= 1.
 
         Raises:
@@ -122,10 +127,10 @@ class Scheme(Protocol):
 
     @property
     def plane_bits(self) -> tuple[int, ...]:
-        """The width of each plane, for reading a file."""
+        """The width of each plane, for reading a file; 0 for codes of any size."""
 
     def restore(
-        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype
+        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype, rows: Rows
     ) -> mx.array:
         """[H, T, D] in ``dtype`` from codes [H, D, T] and parameters.
 

@@ -17,6 +17,7 @@ import numpy as np
 from cachegen_cli.device import mx
 from cachegen_cli.entropy import channel_histograms
 from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import (
     Arrays,
     Coded,
@@ -43,6 +44,7 @@ class CacheGen:
     name: ClassVar[str] = "cachegen"
     summary: ClassVar[str] = "the codec of CacheGen's authors and LMCache: one scale a token"
     has_bits: ClassVar[bool] = False
+    undoes_rope: ClassVar[bool] = False
     bins: int
     chunk: int = CHUNK_TOKENS
     table_bins: int = _FINE  # the most bins of any layer, on which the shipped tables depend
@@ -71,7 +73,7 @@ class CacheGen:
         """One plane, wide enough for the largest code."""
         return ((2 * self.centre).bit_length(),)
 
-    def code(self, x: mx.array) -> Coded:
+    def code(self, x: mx.array, rows: Rows) -> Coded:
         """Quantize [H, T, D]; a token of zeros has the middle code everywhere."""
         largest = mx.abs(x).max(axis=(0, 2))  # [T], in x's dtype
         wide = largest.astype(mx.float32)[None, :, None]
@@ -115,7 +117,7 @@ class CacheGen:
         return total
 
     def restore(
-        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype
+        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype, rows: Rows
     ) -> mx.array:
         """[H, T, D] in ``dtype``."""
         tokens = planes[0].shape[2]

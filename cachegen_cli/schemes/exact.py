@@ -9,6 +9,7 @@ import numpy as np
 
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError
+from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import Arrays, Coded, Codes, Place, Plane, channel_major
 
 _EXPONENT_BITS = {"float16": 5, "bfloat16": 8}
@@ -21,6 +22,7 @@ class Exact:
     name: ClassVar[str] = "exact"
     summary: ClassVar[str] = "the 16-bit values without any loss"
     has_bits: ClassVar[bool] = False
+    undoes_rope: ClassVar[bool] = False
     dtype: str
 
     @classmethod
@@ -34,7 +36,7 @@ class Exact:
         exponent = _EXPONENT_BITS[self.dtype]
         return (exponent, 8, 8 - exponent) if exponent < 8 else (exponent, 8)
 
-    def code(self, x: mx.array) -> Coded:
+    def code(self, x: mx.array, rows: Rows) -> Coded:
         """Take [H, T, D] apart."""
         exponent = _EXPONENT_BITS[self.dtype]
         pattern = x.view(mx.uint16)
@@ -53,7 +55,7 @@ class Exact:
         return Coded(planes, Arrays([]), x)
 
     def restore(
-        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype
+        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype, rows: Rows
     ) -> mx.array:
         """[H, T, D] in ``dtype``."""
         if parameters:

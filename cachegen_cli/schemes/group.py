@@ -18,6 +18,7 @@ from cachegen_cli.quantize import (
     restore,
     wide_groups,
 )
+from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import Coded, Codes, Place, Plane, token_major
 
 
@@ -28,6 +29,7 @@ class Group:
     name: ClassVar[str] = "group"
     summary: ClassVar[str] = "min/max of groups of tokens by channel, as in VeloxQuant-MLX"
     has_bits: ClassVar[bool] = True
+    undoes_rope: ClassVar[bool] = False
     bits: int
     group_size: int
 
@@ -41,7 +43,7 @@ class Group:
         """One plane."""
         return (self.bits,)
 
-    def code(self, x: mx.array) -> Coded:
+    def code(self, x: mx.array, rows: Rows) -> Coded:
         """Quantize [H, T, D]; a group longer than T would only be padded."""
         stream = quantize_to_codes_batched(x, self.bits, min(self.group_size, x.shape[1]))
         return Coded(
@@ -51,16 +53,18 @@ class Group:
         )
 
     def restore(
-        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype
+        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype, rows: Rows
     ) -> mx.array:
         """[H, T, D] in ``dtype``."""
         heads, dim, tokens = planes[0].shape
         group_size = max(1, min(self.group_size, tokens))
         n_groups = -(-tokens // group_size)
         scale, zero = read_parameters(parameters, wide, heads, n_groups, dim)
-        rows = mx.pad(token_major(planes[0]), [(0, 0), (0, n_groups * group_size - tokens), (0, 0)])
+        codes = mx.pad(
+            token_major(planes[0]), [(0, 0), (0, n_groups * group_size - tokens), (0, 0)]
+        )
         stream = CodeStream(
-            rows.reshape(heads, n_groups, -1, dim),
+            codes.reshape(heads, n_groups, -1, dim),
             mx.array(scale)[:, :, None],
             mx.array(zero)[:, :, None],
             tokens,

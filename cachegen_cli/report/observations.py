@@ -1,0 +1,29 @@
+"""What is shown of the paper's observations."""
+
+from __future__ import annotations
+
+from cachegen_cli.report.columns import Column, View, skipped_notes, title_of
+from cachegen_cli.report.units import rounded
+from cachegen_cli.results import Insights, Settings
+
+
+def insights_view(result: Insights, wide: bool) -> View:
+    """A row a figure."""
+    columns = (
+        Column("observation", "mean over layers", left=True, folds=True),
+        Column("tensor", "of", left=True),
+        Column("measured", "here", rounded),
+        Column("null", "by chance", rounded),
+        Column("paper", "paper", left=True),
+    )
+    notes = [
+        *result.verdicts,
+        "by chance: the same with each channel's tokens shuffled in time; for entropies, with each "
+        "token's channels shuffled. Variances and autocorrelations are within channels, keys as "
+        "they are cached. Entropies are of the shipped codec's codes, corrected for few tokens "
+        "(Miller and Madow), without tables. Anchors + deltas: a reading of section 5.2, which "
+        "leaves the unit of its bin sizes open.",
+        *skipped_notes(result.run),
+    ]
+    rows = [vars(finding) for finding in result.findings]
+    return View(title_of(result.run, Settings(), grid=True), columns, rows, notes=notes)

@@ -1,0 +1,115 @@
+"""uniform: one step for a whole tensor, no clipping, and a coder that does the rest.
+
+Keys lose their rotary position first, where that is known, so that the same token has alike
+keys wherever it stands. With the mean of each channel::
+
+    code = round((y - mean) / step),    y' = code * step + mean,    |y - y'| <= step / 2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+
+from cachegen_cli.device import mx
+from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.rope import Rotary
+from cachegen_cli.rows import Rows
+from cachegen_cli.schemes.base import Coded, Codes, Place, Plane, sixteen_bit
+
+ERROR = 0.05
+_LARGEST_CODE = float(1 << 30)
+_SMALLEST_STEP = 1e-30
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A step of ``step``, or where that is 0 one for a relative rms error of ``error``."""
+
+    name: ClassVar[str] = "uniform"
+    summary: ClassVar[str] = "one step a tensor, rotary position undone, adaptive coding"
+    has_bits: ClassVar[bool] = False
+    undoes_rope: ClassVar[bool] = True
+    step: float
+    error: float
+    rotary: dict[str, Any] = field(default_factory=dict)  # empty: keys stay as they are
+
+    @classmethod
+    def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Uniform:
+        """The scheme for a tensor."""
+        step, error = (float(options.get(k, v)) for k, v in (("step", 0.0), ("error", ERROR)))
+        if not 0 <= step < 1e6 or not 1e-6 <= error <= 1:
+            raise UsageError(
+                f"uniform has no step of {step:g} or error of {error:g}",
+                "an error is 0.000001 to 1, as uniform:error=0.05",
+            )
+        rotary = place.rotary if place.tensor == "keys" else ""
+        return cls(step, error, rotary.to_json() if isinstance(rotary, Rotary) else {})
+
+    @property
+    def plane_bits(self) -> tuple[int, ...]:
+        """One plane of any width."""
+        return (0,)
+
+    def code(self, x: mx.array, rows: Rows) -> Coded:
+        """Quantize [H, T, D]."""
+        y = self._undone(x, rows)
+        mean = y.mean(axis=1, keepdims=True).astype(x.dtype)
+        step = mx.array(self.step)
+        if not self.step:
+            step = mx.sqrt(mx.square(y).mean()) * (self.error * sqrt(12))
+        step = mx.maximum(step, _SMALLEST_STEP)
+        codes = mx.round((y - mean.astype(mx.float32)) / step)
+        codes = mx.clip(codes, -_LARGEST_CODE, _LARGEST_CODE)
+        wide = mx.contiguous(codes.astype(mx.int32).swapaxes(1, 2))
+        restored = self._values(codes, step, mean, rows)
+        return Coded([Plane(wide, 0)], _Parameters(step, mean), restored)
+
+    def restore(
+        self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype, rows: Rows
+    ) -> mx.array:
+        """[H, T, D] in ``dtype``."""
+        heads, dim, _ = planes[0].shape
+        if len(parameters) != 4 + 2 * heads * dim:
+            raise InputError("its parameters are cut", "the file is damaged")
+        step = float(np.frombuffer(parameters[:4], "<f4")[0])
+        if not 0 < step < 1e30:
+            raise InputError("its step is no step", "the file is damaged")
+        mean = sixteen_bit(parameters[4:], (heads, 1, dim), dtype)
+        codes = mx.array(planes[0]).swapaxes(1, 2).astype(mx.float32)
+        return self._values(codes, mx.array(step), mean, rows).astype(dtype)
+
+    def _undone(self, x: mx.array, rows: Rows) -> mx.array:
+        if not self.rotary:
+            return x.astype(mx.float32)
+        return Rotary.from_json(self.rotary).undo(x, rows.positions)
+
+    def _values(self, codes: mx.array, step: mx.array, mean: mx.array, rows: Rows) -> mx.array:
+        y = codes * step + mean.astype(mx.float32)
+        return Rotary.from_json(self.rotary).redo(y, rows.positions) if self.rotary else y
+
+
+@dataclass(frozen=True)
+class _Parameters:
+    """The step as float32, then the means in the dtype."""
+
+    step: mx.array
+    mean: mx.array
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What to evaluate."""
+        return [self.step, self.mean]
+
+    @property
+    def stored_bytes(self) -> int:
+        """4, and 2 a channel."""
+        return 4 + 2 * self.mean.size
+
+    def encode(self) -> tuple[bytes, bool]:
+        """The step, then the means."""
+        step = np.asarray(self.step).astype("<f4").tobytes()
+        return step + np.asarray(self.mean.view(mx.uint16)).astype("<u2").tobytes(), False
