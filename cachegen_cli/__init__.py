@@ -18,6 +18,7 @@ _HOMES = {
     "cachegen_cli.captures": ("Capture", "capture", "capture_texts"),
     "cachegen_cli.catalog": ("list_models",),
     "cachegen_cli.coding": ("decode", "encode"),
+    "cachegen_cli.comparing": ("compare",),
     "cachegen_cli.entropy": (
         "entropy_coded_bytes", "entropy_coded_bytes_batched", "fixed_width_bytes",
         "fixed_width_bytes_batched", "symbol_entropy_bits", "token_delta", "token_delta_batched",

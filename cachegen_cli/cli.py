@@ -40,6 +40,7 @@ for command, examples in (
     (analyses.sweep, analyses.SWEEP_EXAMPLES),
     (qualities.quality, qualities.QUALITY_EXAMPLES),
     (qualities.sensitivity, qualities.SENSITIVITY_EXAMPLES),
+    (qualities.compare, qualities.COMPARE_EXAMPLES),
     (qualities.insights, qualities.INSIGHTS_EXAMPLES),
     (qualities.plan, qualities.PLAN_EXAMPLES),
     (analyses.models, analyses.MODELS_EXAMPLES),

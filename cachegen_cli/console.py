@@ -19,6 +19,7 @@ _STAGES = {
     "reference": "Reading the continuation",
     "quality": "Reading it on compressed caches",
     "sensitivity": "Compressing one tensor at a time",
+    "compare": "Measuring schemes",
     "insights": "Measuring the paper's observations",
     "plan": "Measuring widths and plans",
     "models": "Reading configurations",

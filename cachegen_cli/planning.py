@@ -123,7 +123,7 @@ class _Search:
         run = trials.run(planned.settings, self.by_text[chosen])
         notices = self.notices(chosen, depth)
         return Plan(
-            run=replace(run, warnings=(*run.warnings, *notices)),
+            run=run.with_warnings(notices),
             target=self.target,
             choices=choices,
             sensitivity_bits=middle,

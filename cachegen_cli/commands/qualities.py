@@ -11,6 +11,7 @@ from cachegen_cli.options import (
     CheckOptions,
     ContinuationOptions,
     Integers,
+    Names,
     OutputOptions,
     PlanOptions,
     QuantizerOptions,
@@ -33,6 +34,12 @@ SENSITIVITY_EXAMPLES = """\b
 Examples:
   cachegen sensitivity
   cachegen sensitivity --bits 3 -o sensitivity.csv"""
+
+COMPARE_EXAMPLES = """\b
+Examples:
+  cachegen compare
+  cachegen compare --schemes group,mlx,uniform --at-kl 0.01 --wide
+  cachegen compare --at-bits 3 --prompt @notes.txt -o compare.json"""
 
 INSIGHTS_EXAMPLES = """\b
 Examples:
@@ -100,6 +107,40 @@ def sensitivity(
     with console.progress(output.quiet) as progress:
         result = sensitivities.sensitivity(
             **prepared, **vars(continuation), settings=settings, progress=progress
+        )
+    output.deliver(result, result.run.messages)
+
+
+@takes_options
+def compare(
+    *,
+    schemes: Annotated[
+        Names,
+        typer.Option(parser=Names.parse, metavar="NAME,NAME,...", help="Schemes to compare."),
+    ] = "group,mlx,cachegen,uniform,exact",  # type: ignore[assignment]
+    at_kl: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Compare at a KL of X nats. Default: that of mlx 4 bits."),
+    ] = None,
+    at_bits: Annotated[
+        float | None, typer.Option(metavar="B", help="Compare at B coded bits an element.")
+    ] = None,
+    continuation: ContinuationOptions,
+    source: TextOptions,
+    output: OutputOptions,
+) -> None:
+    """Compare schemes at equal quality or equal size, each from a curve of a few settings."""
+    from cachegen_cli import comparing
+
+    prepared = source.capture_options(output.quiet)
+    with console.progress(output.quiet) as progress:
+        result = comparing.compare(
+            **prepared,
+            **vars(continuation),
+            schemes=schemes,
+            at_kl=at_kl,
+            at_bits=at_bits,
+            progress=progress,
         )
     output.deliver(result, result.run.messages)
 

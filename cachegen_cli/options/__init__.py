@@ -20,7 +20,7 @@ from cachegen_cli.options.settings import (
     SchemeOptions,
     WidthOptions,
 )
-from cachegen_cli.options.types import Integers, Percent, Size, list_option
+from cachegen_cli.options.types import Integers, Names, Percent, Size, list_option
 
 __all__ = [
     "ArtifactOptions",
@@ -28,6 +28,7 @@ __all__ = [
     "ContinuationOptions",
     "InputOptions",
     "Integers",
+    "Names",
     "OutputOptions",
     "Percent",
     "PlanOptions",

@@ -20,6 +20,21 @@ class Integers(tuple[int, ...]):
             raise typer.BadParameter(f"'{text}' is not a list like 2,3,4") from None
 
 
+class Names(tuple[str, ...]):
+    """Names that an option lists."""
+
+    @classmethod
+    def parse(cls, text: str) -> Names:
+        """Read "group,mlx:group_size=32,uniform"; a part with = belongs to the name before."""
+        found: list[str] = []
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            if found and "=" in part and ":" not in part:
+                found[-1] += f",{part}"
+            else:
+                found.append(part)
+        return cls(found)
+
+
 class Size(int):
     """A number of bytes."""
 

@@ -44,6 +44,11 @@ def plus_minus(value: float, deviation: float | None) -> str:
     return error(value) + ("" if deviation is None else f" ± {rough(deviation)}")
 
 
+def times(ratio: float | None) -> str:
+    """How many times as much."""
+    return "" if ratio is None else f"{ratio:.2f}"
+
+
 def rounded(value: float | None) -> str:
     """Three decimals."""
     return "" if value is None else f"{value:.3f}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from cachegen_cli.report.analyses import analysis_view, models_view, sweep_view
 from cachegen_cli.report.columns import View
+from cachegen_cli.report.comparisons import comparison_view
 from cachegen_cli.report.files import file_view, files_view, verification_view
 from cachegen_cli.report.observations import insights_view
 from cachegen_cli.report.qualities import plan_view, quality_view, sensitivity_view
 from cachegen_cli.results import (
     Analysis,
+    Comparison,
     Insights,
     PackedFile,
     PackedFiles,
@@ -27,6 +29,8 @@ def view(result: Result, wide: bool) -> View:
         return quality_view(result, wide)
     if isinstance(result, Sensitivity):
         return sensitivity_view(result, wide)
+    if isinstance(result, Comparison):
+        return comparison_view(result, wide)
     if isinstance(result, Insights):
         return insights_view(result, wide)
     if isinstance(result, Plan):

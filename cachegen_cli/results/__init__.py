@@ -4,6 +4,7 @@ Bytes are integers, ratios fractions of 1. Derived numbers stand in the JSON too
 derived again when it is read. Knows neither MLX nor a terminal.
 """
 
+from cachegen_cli.results.comparison import Comparison, Standing
 from cachegen_cli.results.files import LayerCheck, PackedFile, PackedFiles, Verification
 from cachegen_cli.results.insights import Finding, Insights
 from cachegen_cli.results.kinds import (
@@ -37,6 +38,7 @@ __all__ = [
     "Analysis",
     "Bytes",
     "Candidate",
+    "Comparison",
     "Finding",
     "Insights",
     "LayerCheck",
@@ -58,6 +60,7 @@ __all__ = [
     "Sensitivity",
     "Settings",
     "Skipped",
+    "Standing",
     "Sweep",
     "Target",
     "TensorResult",

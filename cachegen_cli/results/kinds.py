@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from cachegen_cli.errors import InputError
+from cachegen_cli.results.comparison import Comparison
 from cachegen_cli.results.files import PackedFile, PackedFiles, Verification
 from cachegen_cli.results.insights import Insights
 from cachegen_cli.results.measurements import Measurement
@@ -131,6 +132,7 @@ Result = (
     | Sensitivity
     | Plan
     | Insights
+    | Comparison
     | ModelList
     | PackedFile
     | PackedFiles
@@ -139,8 +141,8 @@ Result = (
 KINDS: dict[str, type[Result]] = {
     kind.kind: kind
     for kind in (
-        Analysis, QualityAnalysis, Sweep, Sensitivity, Plan, Insights, ModelList, PackedFile,
-        PackedFiles, Verification,
+        Analysis, QualityAnalysis, Sweep, Sensitivity, Plan, Insights, Comparison, ModelList,
+        PackedFile, PackedFiles, Verification,
     )
 }  # fmt: skip
 

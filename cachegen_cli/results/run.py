@@ -88,6 +88,10 @@ class Run:
     timing: dict[str, float]
     prompts: tuple[PromptInfo, ...] = ()
 
+    def with_warnings(self, more: Sequence[Notice]) -> Run:
+        """The run with more warnings."""
+        return replace(self, warnings=(*self.warnings, *more))
+
     @property
     def messages(self) -> list[str]:
         """The warnings for people."""

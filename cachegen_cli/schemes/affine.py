@@ -21,6 +21,7 @@ from cachegen_cli.schemes.base import (
 
 WIDTHS = (2, 3, 4, 5, 6, 8)
 GROUP_SIZES = (32, 64, 128)
+DEFAULT_GROUP = 64
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Affine:
     @classmethod
     def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Affine:
         """The scheme for a tensor; group sizes are along head_dim and so its own option."""
-        own = options.get("group_size", 64)
+        own = options.get("group_size", DEFAULT_GROUP)
         if place.bits not in WIDTHS:
             raise UsageError(
                 f"MLX has no {place.bits}-bit quantizer", f"choose from {_listed(WIDTHS)}"

@@ -1,0 +1,136 @@
+"""Schemes side by side: measured points, and where their curves stand at equal quality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import exp, log
+from typing import Any, ClassVar
+
+from cachegen_cli.results.picking import pick
+from cachegen_cli.results.planning import Candidate, Target
+from cachegen_cli.results.run import Run
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A scheme where its curve meets the target.
+
+    Attributes:
+        scheme: its name.
+        coded_bits_per_element, kl_nats: on the curve, straight in bits against log KL.
+        stderr: of the one that is not given, from the KL's standard error at the nearest points.
+        extrapolated: whether the target lies outside the measured points.
+    """
+
+    scheme: str
+    coded_bits_per_element: float
+    kl_nats: float
+    stderr: float
+    extrapolated: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of ``compare``.
+
+    Attributes:
+        raw_bytes: the cache in 16 bits.
+        mlx_bits_per_element: what mlx-lm's 4-bit cache takes as it is stored, None where head_dim
+            does not allow it.
+        target: where the curves are compared.
+        points: every setting that was measured; the name is the scheme.
+    """
+
+    kind: ClassVar = "compare"
+    run: Run
+    raw_bytes: int
+    mlx_bits_per_element: float | None
+    target: Target
+    points: tuple[Candidate, ...]
+
+    @property
+    def schemes(self) -> list[str]:
+        """Their names, in the order of the points."""
+        return list(dict.fromkeys(point.settings.scheme for point in self.points))
+
+    @property
+    def standings(self) -> list[Standing]:
+        """Every scheme that has a curve, the best first."""
+        found = [
+            self._standing(name, [p for p in self.points if p.settings.scheme == name])
+            for name in self.schemes
+        ]
+        key = "kl_nats" if self.at_bits else "coded_bits_per_element"
+        return sorted((one for one in found if one), key=lambda one: float(getattr(one, key)))
+
+    @property
+    def at_bits(self) -> bool:
+        """Whether the target is a size."""
+        return self.target.figure == "coded_bits_per_element"
+
+    @property
+    def winner(self) -> str | None:
+        """The best scheme, if its interval of two standard errors overlaps with no other's."""
+        ranked = self.standings
+        if len(ranked) < 2:
+            return None
+        best, second = ranked[0], ranked[1]
+        key = "kl_nats" if self.at_bits else "coded_bits_per_element"
+        gap = float(getattr(second, key)) - float(getattr(best, key))
+        apart = gap > 2 * best.stderr + 2 * max(one.stderr for one in ranked[1:])
+        return best.scheme if apart and not best.extrapolated else None
+
+    def bytes_at(self, standing: Standing) -> int:
+        """Coded bytes of the cache at a standing."""
+        return round(standing.coded_bits_per_element * self.raw_bytes / 16)
+
+    def to_json(self) -> dict[str, Any]:
+        """The run's keys, points, and what follows from them."""
+        return self.run.to_json() | {
+            "raw_bytes": self.raw_bytes,
+            "mlx_bits_per_element": self.mlx_bits_per_element,
+            "target": asdict(self.target),
+            "points": [point.to_json() for point in self.points],
+            "standings": [
+                asdict(one) | {"coded_bytes": self.bytes_at(one)} for one in self.standings
+            ],
+            "winner": self.winner,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Comparison:
+        """The inverse of `to_json`."""
+        own = {
+            "run": Run.from_json(data),
+            "target": pick(Target, data["target"]),
+            "points": tuple(Candidate.from_json(point) for point in data["points"]),
+        }
+        return pick(cls, data | own)
+
+    def _standing(self, name: str, points: Sequence[Candidate]) -> Standing | None:
+        curve = sorted(
+            (log(p.quality.kl_nats), p.coded_bits_per_element, p.quality.kl_nats_stderr or 0.0)
+            for p in points
+            if p.quality.kl_nats > _LOSSLESS
+        )
+        if len(curve) < 2:
+            return None
+        at, other = (1, 0) if self.at_bits else (0, 1)
+        x = self.target.value if self.at_bits else log(self.target.value)
+        curve.sort(key=lambda point: point[at])
+        place = min(max(sum(p[at] < x for p in curve), 1), len(curve) - 1)
+        low, high = curve[place - 1], curve[place]
+        span = high[at] - low[at]
+        share = (x - low[at]) / span if span else 0.0
+        y = low[other] + share * (high[other] - low[other])
+        extrapolated = not curve[0][at] <= x <= curve[-1][at]
+        # relative errors of the KL at both ends, as they count at this share
+        relative = max(p[2] / exp(p[0]) for p in (low, high))
+        if self.at_bits:
+            return Standing(name, x, exp(y), relative * exp(y), extrapolated)
+        slope = abs((high[1] - low[1]) / (high[0] - low[0])) if high[0] != low[0] else 0.0
+        return Standing(name, y, self.target.value, slope * relative, extrapolated)
+
+
+_LOSSLESS = 1e-7  # nats; what loses no more has no curve
