@@ -9,7 +9,7 @@ from pathlib import Path
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.quantize import check_bits, check_group_size, layer_group_bits
 from cachegen_cli.results import Plan, PlannedWidths, Settings
-from cachegen_cli.schemes import SCHEMES
+from cachegen_cli.schemes import SCHEMES, Place, scheme_at
 
 SCHEDULES = ("uniform", "depth")
 DELTAS = ("auto", "on", "off")
@@ -69,6 +69,8 @@ def check(settings: Settings) -> None:
         check_bits(settings.key_bits)
         check_bits(settings.value_bits)
     check_group_size(settings.group_size)
+    for bits in (settings.key_bits, settings.value_bits):
+        scheme_at(settings, Place("keys", 0, 1, bits, "float16"))  # refuses its options
     for kept in (settings.keep_first, settings.keep_last):
         if kept < 0:
             raise UsageError(f"{kept} tokens cannot be kept", "0 or more tokens stay in 16 bits")

@@ -363,3 +363,16 @@ class TestUniform:
     def test_options_that_make_no_sense(self, scored, text):
         with pytest.raises(UsageError, match="uniform has no step"):
             analyze(scored, scheme=text)
+
+
+def test_options_are_refused_before_anything_runs():
+    for text, bits in (("mlx", 7), ("cachegen:bins=1", 4), ("uniform:error=3", 4)):
+        with pytest.raises(UsageError):
+            analyze("never loaded", scheme=text, bits=bits)
+
+
+def test_a_scheme_without_widths_shows_none(scored):
+    from cachegen_cli import render
+
+    shown = render(sweep(scored, scheme="exact"), "table").splitlines()
+    assert any(line.split()[:1] == ["-"] for line in shown)

@@ -57,7 +57,7 @@ def sweep_view(result: Sweep, wide: bool) -> View:
     elif has_quality:
         sizes = (CODED, CODED_SAVING)
     columns = (
-        Column("key_bits", "bits", lambda bits: "plan" if bits is None else str(bits)),
+        Column("key_bits", "bits", _width),
         *(
             (Column("group_size", "group"),)
             if wide or result.rows[0].settings.scheme == "group"
@@ -101,6 +101,11 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         notes=notes,
         drawing=_plot(result) if has_quality else (),
     )
+
+
+def _width(bits: int | None) -> str:
+    """A width; 0 where the scheme has none to choose, None where a plan has many."""
+    return "plan" if bits is None else str(bits or "-")
 
 
 def _quality_columns(wide: bool) -> tuple[Column, ...]:
