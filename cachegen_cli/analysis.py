@@ -6,32 +6,25 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cachegen_cli.captures import Capture, Texts, capture_texts, tool_versions
-from cachegen_cli.device import mx
 from cachegen_cli.errors import UsageError
-from cachegen_cli.headers import PredictedHeader
-from cachegen_cli.kvcache import LayerKV
-from cachegen_cli.model import Model, dtype_name
+from cachegen_cli.measuring import Measured, measure_text, pooled_over, stepped
+from cachegen_cli.model import Model
 from cachegen_cli.notices import notices_of
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.quality import Positions, Reference
+from cachegen_cli.quality import Reference
 from cachegen_cli.results import (
     Analysis,
-    LayerResult,
     Measurement,
     Plan,
-    PromptInfo,
     Run,
     Settings,
     Sweep,
-    over_texts,
 )
-from cachegen_cli.rows import Context, rows_of
-from cachegen_cli.schedules import SCHEDULES, check, settings_with, widths
-from cachegen_cli.schemes import SCHEMES, Place, parse, scheme_at
-from cachegen_cli.tensors import Tensor
+from cachegen_cli.schedules import SCHEDULES, check, settings_with
+from cachegen_cli.schemes import SCHEMES, parse
 
 Source = Capture | Sequence[Capture] | str | Model | None
 """Captures to use again, or a model."""
@@ -160,6 +153,7 @@ def _measured(
             progress("reference", 0, 1)
             reference = Reference(text)
             seconds = {"reference_seconds": time.perf_counter() - started}
+        grid = [stepped(settings, text, reference) for settings in grid]
         for done, (settings, so_far) in enumerate(zip(grid, found, strict=True)):
             if reference:
                 progress("quality", done, len(grid))
@@ -168,87 +162,6 @@ def _measured(
         runs.append(run_of(text, started, grid, seconds, newest))
     prompts = [run.prompt for run in runs]
     return Run.over(runs), tuple(pooled_over(so_far, prompts) for so_far in found)
-
-
-class Measured(NamedTuple):
-    """A text under a setting; positions only where quality was measured."""
-
-    sizes: Measurement
-    positions: Positions | None
-
-
-def measure_text(
-    text: Capture, settings: Settings, reference: Reference | None, progress: Progress = no_progress
-) -> Measured:
-    """A text's sizes and, against its reference, its quality, from one quantization."""
-    if reference is None:
-        return Measured(measure(text, settings, progress), None)
-    restored: list[LayerKV] = []
-    sizes = measure(text, settings, restored=restored)
-    positions = reference.compare(restored)
-    return Measured(replace(sizes, quality=positions.quality()), positions)
-
-
-def pooled_over(texts: Sequence[Measured], prompts: Sequence[PromptInfo]) -> Measurement:
-    """One setting over all texts: sizes are sums, quality is that of all positions."""
-    positions = [text.positions for text in texts if text.positions]
-    quality = Positions.of(positions).quality() if positions else None
-    return over_texts([text.sizes for text in texts], prompts, quality)
-
-
-def measure(
-    source: Capture,
-    settings: Settings,
-    progress: Progress = no_progress,
-    restored: list[LayerKV] | None = None,
-) -> Measurement:
-    """Quantize every layer and predict its bytes; one evaluation and host read a layer.
-
-    Args:
-        restored: takes every layer as a decoder would give it back.
-    """
-    layers = source.layers
-    results, header = [], PredictedHeader()
-    for done, kv in enumerate(layers):
-        progress("analyze", done, len(layers))
-        tensors = quantized(kv, done, len(layers), settings, source.context)
-        keys, values = (tensor.result() for tensor in tensors)
-        found = LayerResult(kv.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values)
-        header.add(kv, tensors, found)
-        results.append(found)
-        if restored is not None:
-            restored.append(restored_layer(kv, tensors))
-    progress("analyze", len(layers), len(layers))
-    container = header.container_bytes(settings, source.metadata, source.tokens)
-    return Measurement(settings, tuple(results), container)
-
-
-def restored_layer(kv: LayerKV, tensors: Sequence[Tensor]) -> LayerKV:
-    """The layer as a decoder would give it back."""
-    keys, values = (tensor.restored(kv.keys.dtype) for tensor in tensors)
-    mx.eval(keys, values)
-    return replace(kv, keys=keys, values=values)
-
-
-def quantized(
-    kv: LayerKV, place: int, n_layers: int, settings: Settings, context: Context
-) -> list[Tensor]:
-    """Keys and values of the layer at a place under the settings, evaluated together.
-
-    Raises:
-        InputError, UsageError: the scheme or the plan does not fit the layer.
-    """
-    dtype = dtype_name(kv.keys.dtype)
-    undoes = SCHEMES[settings.scheme].undoes_rope
-    rotary = context.rotary(kv.layer) if undoes else ""
-    rows = rows_of(kv, context.tokens)
-    tensors = []
-    named = (("keys", kv.keys), ("values", kv.values))
-    for (name, x), bits in zip(named, widths(settings, n_layers), strict=True):
-        scheme = scheme_at(settings, Place(name, place, n_layers, bits[place], dtype, rotary))
-        tensors.append(Tensor(f"layer {kv.layer}'s {name}", x, scheme, settings, rows))
-    mx.eval([tensor.arrays for tensor in tensors])
-    return tensors
 
 
 def captured(

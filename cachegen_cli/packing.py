@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy.typing as npt
 
-from cachegen_cli.analysis import quantized
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.container import Reader, Writer
 from cachegen_cli.coding.repeats import anonymous
 from cachegen_cli.coding.sections import Section
 from cachegen_cli.coding.streams import HEADER_BYTES, claims, decode, decode_wide, split
 from cachegen_cli.device import mx
-from cachegen_cli.errors import InputError
+from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.headers import file_header, layer_entry, tensor_entry
 from cachegen_cli.kvcache import TOKENS, CacheFile, LayerKV, make_cache, save_cache
+from cachegen_cli.measuring import (
+    quantized,
+    stepped,
+)
 from cachegen_cli.output import drafted, sync
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.results import LayerResult, Measurement, PackedFile, Settings, TensorResult
@@ -27,6 +30,7 @@ from cachegen_cli.results.picking import pick
 from cachegen_cli.rows import Context, Rows, rows_at
 from cachegen_cli.schedules import check
 from cachegen_cli.schemes import SCHEMES, Scheme, from_header
+from cachegen_cli.stepping import is_open
 from cachegen_cli.tensors import Tensor
 
 
@@ -54,9 +58,12 @@ def pack(
     """
     settings = settings or Settings()
     check(settings)
+    if is_open(settings) and not isinstance(source, Capture):
+        raise UsageError("a target has to be found on a model's run", "give uniform:error=N")
     if isinstance(source, Path | str):
         source = CacheFile.open(Path(source))
     if isinstance(source, Capture):
+        settings = stepped(settings, source)
         if source.skipped:
             first = source.skipped[0]
             raise InputError(

@@ -6,17 +6,18 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from cachegen_cli.analysis import (
+from cachegen_cli.analysis import run_of
+from cachegen_cli.captures import Capture
+from cachegen_cli.kvcache import LayerKV, untouched
+from cachegen_cli.measuring import (
     Measured,
     measure,
     measure_text,
     pooled_over,
     quantized,
     restored_layer,
-    run_of,
+    stepped,
 )
-from cachegen_cli.captures import Capture
-from cachegen_cli.kvcache import LayerKV, untouched
 from cachegen_cli.progress import Progress
 from cachegen_cli.quality import Positions, Reference
 from cachegen_cli.results import Measurement, Run, Settings, TensorSensitivity
@@ -49,6 +50,7 @@ class Trials:
     def measure(self, settings: Settings) -> list[Measured]:
         """Each text's sizes and quality under a setting."""
         self._count()
+        settings = stepped(settings, *self.texts[0])
         return [measure_text(text, settings, reference) for text, reference in self.texts]
 
     def sizes(self, settings: Settings) -> Measurement:
@@ -61,6 +63,7 @@ class Trials:
 
     def each_alone(self, settings: Settings) -> tuple[TensorSensitivity, ...]:
         """KL over all texts with one tensor compressed, for keys and values of every layer."""
+        settings = stepped(settings, *self.texts[0])
         found = []
         for layer in range(self.n_layers):
             alone = [_alone(text, layer, settings) for text, _ in self.texts]

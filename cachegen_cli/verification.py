@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from cachegen_cli.analysis import captured, quantized, run_of
+from cachegen_cli.analysis import captured, run_of
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.sections import Section
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError
+from cachegen_cli.measuring import (
+    quantized,
+    stepped,
+)
 from cachegen_cli.model import Model
 from cachegen_cli.packing import decoded_planes
 from cachegen_cli.progress import Progress, no_progress
@@ -45,6 +49,7 @@ def verify(
     settings = settings or Settings()
     check(settings)
     capture = next(captured(source, prompt, progress, capture_options))
+    settings = stepped(settings, capture)
     seconds = {"encode_seconds": 0.0, "decode_seconds": 0.0}
     started = time.perf_counter()
     checks, raw, fixed = [], 0, 0

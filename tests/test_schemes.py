@@ -376,3 +376,34 @@ def test_a_scheme_without_widths_shows_none(scored):
 
     shown = render(sweep(scored, scheme="exact"), "table").splitlines()
     assert any(line.split()[:1] == ["-"] for line in shown)
+
+
+class TestTargets:
+    def test_bits(self, scored, tmp_path):
+        found = analyze(scored, scheme="uniform:bits=4").measurement
+        assert found.totals.coded_bits_per_element == pytest.approx(4, rel=0.021)
+        assert found.settings.options.keys() == {"bits", "error"}
+        again = analyze(scored, scheme=found.settings.scheme_text).measurement
+        assert again.totals == found.totals
+        chosen = Settings(0, 0, scheme="uniform", options={"bits": 4.0})
+        packed = pack(scored, tmp_path / "c.cgkv", chosen)
+        assert packed.measurement.settings == found.settings
+        assert verify(scored, settings=chosen).passed
+        with pytest.raises(UsageError, match="on a model's run"):
+            pack(tmp_path / "none.safetensors", tmp_path / "d.cgkv", chosen)
+
+    def test_kl(self, scored):
+        for target in (1e-4, 1e-5):
+            found = analyze(scored, scheme=f"uniform:kl={target}", quality=True).measurement
+            assert 0.5 * target < found.quality.kl_nats <= target
+        with pytest.raises(UsageError, match="has to measure quality"):
+            analyze(scored, scheme="uniform:kl=0.1")
+
+    def test_what_nothing_meets(self, scored):
+        with pytest.raises(InputError, match="no step of uniform gives 30 bits"):
+            analyze(scored, scheme="uniform:bits=30")
+        with pytest.raises(InputError, match="no step of uniform holds a KL"):
+            analyze(scored, scheme="uniform:kl=1e-13", quality=True)
+        for text in ("uniform:bits=3,kl=1", "uniform:bits=3,step=1", "uniform:kl=0"):
+            with pytest.raises(UsageError):
+                analyze("never loaded", scheme=text)

@@ -96,7 +96,7 @@ class SchemeOptions:
             metavar="NAME[:KEY=N,...]",
             help="group (min/max groups of tokens), mlx (mlx-lm's quantized cache; "
             "group_size), cachegen (LMCache's codec; bins, chunk), uniform (one step a tensor; "
-            "error, step) or exact (no loss).",
+            "error, step, bits or kl) or exact (no loss).",
         ),
     ] = "group"
     keep_first: Annotated[

@@ -34,7 +34,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "group": ("group_size",),
     "mlx": ("group_size",),
     "cachegen": ("bins", "chunk"),
-    "uniform": ("error", "step"),
+    "uniform": ("error", "step", "bits", "kl"),
     "exact": (),
 }
 

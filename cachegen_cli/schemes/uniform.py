@@ -21,6 +21,7 @@ from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import Coded, Codes, Place, Plane, sixteen_bit
 
 ERROR = 0.05
+SMALLEST_ERROR, LARGEST_ERROR = 1e-6, 1.0
 _LARGEST_CODE = float(1 << 30)
 _SMALLEST_STEP = 1e-30
 
@@ -41,7 +42,12 @@ class Uniform:
     def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Uniform:
         """The scheme for a tensor."""
         step, error = (float(options.get(k, v)) for k, v in (("step", 0.0), ("error", ERROR)))
-        if not 0 <= step < 1e6 or not 1e-6 <= error <= 1:
+        targets = [options[key] for key in ("bits", "kl") if key in options]
+        if len(targets) > 1 or (targets and "step" in options):
+            raise UsageError("uniform has one of error, step, bits and kl", "give one")
+        if any(not 0 < target < 1e6 for target in targets):
+            raise UsageError(f"{targets[0]:g} is no target", "it is a number above 0")
+        if not 0 <= step < 1e6 or not SMALLEST_ERROR <= error <= LARGEST_ERROR:
             raise UsageError(
                 f"uniform has no step of {step:g} or error of {error:g}",
                 "an error is 0.000001 to 1, as uniform:error=0.05",

@@ -6,9 +6,12 @@ from statistics import median
 
 import pytest
 
-from cachegen_cli.analysis import analyze, measure
+from cachegen_cli.analysis import analyze
 from cachegen_cli.captures import capture
 from cachegen_cli.kvcache import fork
+from cachegen_cli.measuring import (
+    measure,
+)
 from cachegen_cli.model import bundled_file, load_model
 from cachegen_cli.quality import Reference
 from cachegen_cli.reading import prefill, read_on

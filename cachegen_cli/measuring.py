@@ -1,0 +1,128 @@
+"""One text under one setting: its sizes, what a decoder gives back, and its quality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from cachegen_cli.captures import Capture
+from cachegen_cli.device import mx
+from cachegen_cli.errors import UsageError
+from cachegen_cli.headers import PredictedHeader
+from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.model import dtype_name
+from cachegen_cli.progress import Progress, no_progress
+from cachegen_cli.quality import Positions, Reference
+from cachegen_cli.results import LayerResult, Measurement, PromptInfo, Settings, over_texts
+from cachegen_cli.rows import Context, rows_of
+from cachegen_cli.schedules import widths
+from cachegen_cli.schemes import SCHEMES, Place, scheme_at
+from cachegen_cli.stepping import by_bits, by_kl, is_open
+from cachegen_cli.tensors import Tensor
+
+
+def stepped(settings: Settings, text: Capture, reference: Reference | None = None) -> Settings:
+    """The settings with the error that meets their target on this text, if they name one.
+
+    Raises:
+        UsageError: a target KL without a reference.
+        InputError: a target that nothing meets.
+    """
+    if not is_open(settings):
+        return settings
+    if "bits" in settings.options:
+        return by_bits(
+            settings, lambda tried: measure(text, tried).totals.coded_bits_per_element or 0.0
+        )
+    if reference is None:
+        raise UsageError(
+            "uniform:kl=X has to measure quality", "use quality, or add --quality; then give error"
+        )
+
+    def kl_at(tried: Settings) -> float:
+        quality = measure_text(text, tried, reference).sizes.quality
+        return quality.kl_nats if quality else 0.0
+
+    return by_kl(settings, kl_at)
+
+
+class Measured(NamedTuple):
+    """A text under a setting; positions only where quality was measured."""
+
+    sizes: Measurement
+    positions: Positions | None
+
+
+def measure_text(
+    text: Capture, settings: Settings, reference: Reference | None, progress: Progress = no_progress
+) -> Measured:
+    """A text's sizes and, against its reference, its quality, from one quantization."""
+    if reference is None:
+        return Measured(measure(text, settings, progress), None)
+    restored: list[LayerKV] = []
+    sizes = measure(text, settings, restored=restored)
+    positions = reference.compare(restored)
+    return Measured(replace(sizes, quality=positions.quality()), positions)
+
+
+def pooled_over(texts: Sequence[Measured], prompts: Sequence[PromptInfo]) -> Measurement:
+    """One setting over all texts: sizes are sums, quality is that of all positions."""
+    positions = [text.positions for text in texts if text.positions]
+    quality = Positions.of(positions).quality() if positions else None
+    return over_texts([text.sizes for text in texts], prompts, quality)
+
+
+def measure(
+    source: Capture,
+    settings: Settings,
+    progress: Progress = no_progress,
+    restored: list[LayerKV] | None = None,
+) -> Measurement:
+    """Quantize every layer and predict its bytes; one evaluation and host read a layer.
+
+    Args:
+        restored: takes every layer as a decoder would give it back.
+    """
+    layers = source.layers
+    results, header = [], PredictedHeader()
+    for done, kv in enumerate(layers):
+        progress("analyze", done, len(layers))
+        tensors = quantized(kv, done, len(layers), settings, source.context)
+        keys, values = (tensor.result() for tensor in tensors)
+        found = LayerResult(kv.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values)
+        header.add(kv, tensors, found)
+        results.append(found)
+        if restored is not None:
+            restored.append(restored_layer(kv, tensors))
+    progress("analyze", len(layers), len(layers))
+    container = header.container_bytes(settings, source.metadata, source.tokens)
+    return Measurement(settings, tuple(results), container)
+
+
+def restored_layer(kv: LayerKV, tensors: Sequence[Tensor]) -> LayerKV:
+    """The layer as a decoder would give it back."""
+    keys, values = (tensor.restored(kv.keys.dtype) for tensor in tensors)
+    mx.eval(keys, values)
+    return replace(kv, keys=keys, values=values)
+
+
+def quantized(
+    kv: LayerKV, place: int, n_layers: int, settings: Settings, context: Context
+) -> list[Tensor]:
+    """Keys and values of the layer at a place under the settings, evaluated together.
+
+    Raises:
+        InputError, UsageError: the scheme or the plan does not fit the layer.
+    """
+    dtype = dtype_name(kv.keys.dtype)
+    undoes = SCHEMES[settings.scheme].undoes_rope
+    rotary = context.rotary(kv.layer) if undoes else ""
+    rows = rows_of(kv, context.tokens)
+    tensors = []
+    named = (("keys", kv.keys), ("values", kv.values))
+    for (name, x), bits in zip(named, widths(settings, n_layers), strict=True):
+        scheme = scheme_at(settings, Place(name, place, n_layers, bits[place], dtype, rotary))
+        tensors.append(Tensor(f"layer {kv.layer}'s {name}", x, scheme, settings, rows))
+    mx.eval([tensor.arrays for tensor in tensors])
+    return tensors
