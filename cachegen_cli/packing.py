@@ -19,10 +19,7 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.headers import file_header, layer_entry, tensor_entry
 from cachegen_cli.kvcache import TOKENS, CacheFile, LayerKV, make_cache, save_cache
-from cachegen_cli.measuring import (
-    quantized,
-    stepped,
-)
+from cachegen_cli.measuring import quantized, stepped
 from cachegen_cli.output import drafted, sync
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.results import LayerResult, Measurement, PackedFile, Settings, TensorResult

@@ -16,9 +16,7 @@ from cachegen_cli.allocation import Allocation, Option, allocations, filled, pre
 from cachegen_cli.analysis import Source, captured
 from cachegen_cli.captures import Texts
 from cachegen_cli.errors import InputError, UsageError
-from cachegen_cli.measuring import (
-    Measured,
-)
+from cachegen_cli.measuring import Measured
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quantize import MAX_BITS, check_bits
 from cachegen_cli.results import (

@@ -12,10 +12,7 @@ from cachegen_cli.captures import Capture
 from cachegen_cli.coding.sections import Section
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError
-from cachegen_cli.measuring import (
-    quantized,
-    stepped,
-)
+from cachegen_cli.measuring import quantized, stepped
 from cachegen_cli.model import Model
 from cachegen_cli.packing import decoded_planes
 from cachegen_cli.progress import Progress, no_progress

@@ -30,10 +30,7 @@ from cachegen_cli import (
 )
 from cachegen_cli.coding.container import PREAMBLE_BYTES, Reader, header_bytes
 from cachegen_cli.kvcache import CacheFile, make_cache, read_cache
-from cachegen_cli.measuring import (
-    quantized,
-    restored_layer,
-)
+from cachegen_cli.measuring import quantized, restored_layer
 from cachegen_cli.model import bundled_file
 from cachegen_cli.packing import read_layers
 from cachegen_cli.results import Settings

@@ -25,9 +25,7 @@ from cachegen_cli import (
 )
 from cachegen_cli.captures import capture_texts
 from cachegen_cli.kvcache import fork, make_cache, untouched
-from cachegen_cli.measuring import (
-    measure,
-)
+from cachegen_cli.measuring import measure
 from cachegen_cli.model import bundled_file
 from cachegen_cli.quality import Positions, Reference
 from cachegen_cli.reading import read_on

@@ -9,9 +9,7 @@ import pytest
 from cachegen_cli.analysis import analyze
 from cachegen_cli.captures import capture
 from cachegen_cli.kvcache import fork
-from cachegen_cli.measuring import (
-    measure,
-)
+from cachegen_cli.measuring import measure
 from cachegen_cli.model import bundled_file, load_model
 from cachegen_cli.quality import Reference
 from cachegen_cli.reading import prefill, read_on
