@@ -125,14 +125,14 @@ def channel_major(stream: CodeStream) -> mx.array:
     return mx.contiguous(rows[:, : stream.n_rows].swapaxes(1, 2))
 
 
-def check_finite(stream: CodeStream, name: str = "the tensor") -> None:
-    """Raise InputError, about ``name``, if NaN or infinity went into an evaluated stream.
+def check_finite(stream: CodeStream) -> None:
+    """Raise InputError if NaN or infinity went into an evaluated stream.
 
     Either makes its group's minimum or step non-finite, so reading those is enough.
     """
     if not all(np.isfinite(np.asarray(x)).all() for x in (stream.zero, stream.scale)):
         raise InputError(
-            f"{name} holds NaN or infinite values",
+            "the tensor holds NaN or infinite values",
             "a model that overflows its 16-bit dtype does this; try another precision",
         )
 

@@ -26,9 +26,10 @@ def file_header(
     metadata: Mapping[str, str],
     tokens: Sequence[int],
     layers: list[dict[str, Any]],
-    repeats: Sequence[int] = (),
+    with_tokens: bool = True,
 ) -> dict[str, Any]:
-    """The whole header from its layers' entries; ``repeats`` as in `rows.Context`."""
+    """The whole header from its layers' entries, with the token ids or only what repeats."""
+    repeats = anonymous(tokens) if SCHEMES[settings.scheme].undoes_rope else []
     return {
         "format": "cgkv",
         "version": VERSION,
@@ -36,8 +37,8 @@ def file_header(
         "coder": coder_version(),
         "settings": asdict(settings),
         "metadata": dict(metadata),
-        "tokens": list(tokens),
-        "repeats": list(repeats),
+        "tokens": list(tokens) if with_tokens else [],
+        "repeats": repeats,
         "layers": layers,
     }
 
@@ -92,6 +93,4 @@ class PredictedHeader:
         self, settings: Settings, metadata: Mapping[str, str], tokens: Sequence[int]
     ) -> int:
         """The file's length: preamble, sections and header."""
-        repeats = anonymous(tokens) if SCHEMES[settings.scheme].undoes_rope else []
-        header = file_header(settings, metadata, tokens, self.layers, repeats)
-        return self.offset + len(header_bytes(header))
+        return self.offset + len(header_bytes(file_header(settings, metadata, tokens, self.layers)))

@@ -118,7 +118,7 @@ def quantized(
     dtype = dtype_name(kv.keys.dtype)
     undoes = SCHEMES[settings.scheme].undoes_rope
     rotary = context.rotary(kv.layer) if undoes else ""
-    rows = rows_of(kv, context.tokens)
+    rows = rows_of(kv, context.tokens if undoes else ())
     tensors = []
     named = (("keys", kv.keys), ("values", kv.values))
     for (name, x), bits in zip(named, widths(settings, n_layers), strict=True):

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.container import Reader, Writer
-from cachegen_cli.coding.repeats import anonymous
 from cachegen_cli.coding.sections import Section
 from cachegen_cli.coding.streams import HEADER_BYTES, claims, decode, decode_wide, split
 from cachegen_cli.device import mx
@@ -26,7 +25,7 @@ from cachegen_cli.results import LayerResult, Measurement, PackedFile, Settings,
 from cachegen_cli.results.picking import pick
 from cachegen_cli.rows import Context, Rows, rows_at
 from cachegen_cli.schedules import check
-from cachegen_cli.schemes import SCHEMES, Scheme, from_header
+from cachegen_cli.schemes import Scheme, from_header
 from cachegen_cli.stepping import is_open
 from cachegen_cli.tensors import Tensor
 
@@ -78,10 +77,7 @@ def pack(
         found = list(_write_layers(writer, layers, n_layers, settings, context, progress))
         if not found:
             raise InputError("the cache has no entries, so there is nothing to pack")
-        repeated = anonymous(tokens) if SCHEMES[settings.scheme].undoes_rope else []
-        header = file_header(
-            settings, source.metadata, tokens if with_tokens else [], found, repeated
-        )
+        header = file_header(settings, source.metadata, tokens, found, with_tokens)
         size = writer.finish(header)
         sync(file)
     return _packed_file("pack", str(path), header, size)

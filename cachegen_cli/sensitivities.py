@@ -6,6 +6,7 @@ from typing import Any
 
 from cachegen_cli.analysis import Source, captured
 from cachegen_cli.captures import Texts
+from cachegen_cli.measuring import stepped
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Positions
 from cachegen_cli.results import Sensitivity, Settings
@@ -40,6 +41,7 @@ def sensitivity(
     check(settings)
     texts = captured(source, prompt, progress, capture_options, continuation)
     trials = Trials(texts, "sensitivity", progress)
+    settings = stepped(settings, *trials.texts[0])
     trials.expected = 2 * trials.n_layers + 1
     measured = trials.measure(settings)
     rows = trials.each_alone(settings)

@@ -16,7 +16,6 @@ from cachegen_cli.measuring import (
     pooled_over,
     quantized,
     restored_layer,
-    stepped,
 )
 from cachegen_cli.progress import Progress
 from cachegen_cli.quality import Positions, Reference
@@ -50,7 +49,6 @@ class Trials:
     def measure(self, settings: Settings) -> list[Measured]:
         """Each text's sizes and quality under a setting."""
         self._count()
-        settings = stepped(settings, *self.texts[0])
         return [measure_text(text, settings, reference) for text, reference in self.texts]
 
     def sizes(self, settings: Settings) -> Measurement:
@@ -63,7 +61,6 @@ class Trials:
 
     def each_alone(self, settings: Settings) -> tuple[TensorSensitivity, ...]:
         """KL over all texts with one tensor compressed, for keys and values of every layer."""
-        settings = stepped(settings, *self.texts[0])
         found = []
         for layer in range(self.n_layers):
             alone = [_alone(text, layer, settings) for text, _ in self.texts]

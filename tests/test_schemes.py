@@ -407,3 +407,13 @@ class TestTargets:
         for text in ("uniform:bits=3,kl=1", "uniform:bits=3,step=1", "uniform:kl=0"):
             with pytest.raises(UsageError):
                 analyze("never loaded", scheme=text)
+
+    def test_a_target_is_searched_for_once(self, scored, monkeypatch):
+        from cachegen_cli import sensitivities
+
+        searches = []
+        whole = sensitivities.stepped
+        monkeypatch.setattr(sensitivities, "stepped", lambda *a: searches.append(a) or whole(*a))
+        chosen = Settings(0, 0, scheme="uniform", options={"bits": 4.0})
+        found = sensitivities.sensitivity(scored, settings=chosen)
+        assert len(searches) == 1 and found.settings.options.keys() == {"bits", "error"}

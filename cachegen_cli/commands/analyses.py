@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cachegen_cli import console
+from cachegen_cli.commands.running import run
 from cachegen_cli.errors import CHECK_FAILED
 from cachegen_cli.options import (
     CheckOptions,
@@ -60,16 +61,8 @@ def analyze(
     """Compare 16-bit, fixed-width, entropy and coded bytes by layer."""
     from cachegen_cli import analysis
 
-    prepared = source.capture_options(output.quiet)
-    with console.progress(output.quiet) as progress:
-        result = analysis.analyze(
-            **prepared,
-            **widths.chosen(quantizer),
-            **vars(quantizer),
-            **quality.asked(checks),
-            progress=progress,
-        )
-    output.deliver(result, result.run.messages)
+    asked = widths.chosen(quantizer) | vars(quantizer) | quality.asked(checks)
+    result = run(analysis.analyze, source, output, **asked)
     checks.hold([result.measurement])
 
 
@@ -87,17 +80,8 @@ def sweep(
     """Measure several widths and group sizes with one run of the model."""
     from cachegen_cli import analysis
 
-    prepared = source.capture_options(output.quiet)
-    with console.progress(output.quiet) as progress:
-        result = analysis.sweep(
-            **prepared,
-            **vars(quantizer),
-            **quality.asked(checks),
-            bits=bits,
-            group_sizes=group_size,
-            progress=progress,
-        )
-    output.deliver(result, result.run.messages)
+    asked = vars(quantizer) | quality.asked(checks)
+    result = run(analysis.sweep, source, output, bits=bits, group_sizes=group_size, **asked)
     checks.hold(result.rows)
 
 
@@ -122,10 +106,6 @@ def verify(
     """Encode and decode every layer for real; exit 3 if one fails."""
     from cachegen_cli import verification
 
-    settings = widths.settings(quantizer)
-    prepared = source.capture_options(output.quiet)
-    with console.progress(output.quiet) as progress:
-        result = verification.verify(**prepared, settings=settings, progress=progress)
-    output.deliver(result, result.run.messages)
+    result = run(verification.verify, source, output, settings=widths.settings(quantizer))
     if not result.passed:
         raise typer.Exit(CHECK_FAILED)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cachegen_cli import console
+from cachegen_cli.commands.running import run
 from cachegen_cli.options import (
     CheckOptions,
     ContinuationOptions,
@@ -72,18 +72,12 @@ def quality(
     from cachegen_cli import analysis
     from cachegen_cli.results import QualityAnalysis
 
-    prepared = source.capture_options(output.quiet)
-    with console.progress(output.quiet) as progress:
-        found = analysis.analyze(
-            **prepared,
-            **widths.chosen(quantizer),
-            **vars(quantizer),
-            **vars(continuation),
-            quality=True,
-            progress=progress,
-        )
-    result = QualityAnalysis(found.run, found.measurement)
-    output.deliver(result, result.run.messages)
+    def measured(**arguments: Any) -> QualityAnalysis:
+        found = analysis.analyze(**arguments, quality=True)
+        return QualityAnalysis(found.run, found.measurement)
+
+    asked = widths.chosen(quantizer) | vars(quantizer) | vars(continuation)
+    result = run(measured, source, output, **asked)
     checks.hold([result.measurement])
 
 
@@ -103,12 +97,7 @@ def sensitivity(
     from cachegen_cli import sensitivities
 
     settings = widths.settings(scheme)
-    prepared = source.capture_options(output.quiet)
-    with console.progress(output.quiet) as progress:
-        result = sensitivities.sensitivity(
-            **prepared, **vars(continuation), settings=settings, progress=progress
-        )
-    output.deliver(result, result.run.messages)
+    run(sensitivities.sensitivity, source, output, settings=settings, **vars(continuation))
 
 
 @takes_options
@@ -132,17 +121,8 @@ def compare(
     """Compare schemes at equal quality or equal size, each from a curve of a few settings."""
     from cachegen_cli import comparing
 
-    prepared = source.capture_options(output.quiet)
-    with console.progress(output.quiet) as progress:
-        result = comparing.compare(
-            **prepared,
-            **vars(continuation),
-            schemes=schemes,
-            at_kl=at_kl,
-            at_bits=at_bits,
-            progress=progress,
-        )
-    output.deliver(result, result.run.messages)
+    where = {"at_kl": at_kl, "at_bits": at_bits}
+    run(comparing.compare, source, output, schemes=schemes, **where, **vars(continuation))
 
 
 @takes_options
@@ -162,12 +142,7 @@ def insights(
     """Measure the CacheGen paper's observations on this model and prompt."""
     from cachegen_cli import insights as room
 
-    prepared = source.capture_options(output.quiet)
-    with console.progress(output.quiet) as progress:
-        result = room.insights(
-            **prepared, **vars(continuation), with_sensitivity=sensitivity, progress=progress
-        )
-    output.deliver(result, result.run.messages)
+    run(room.insights, source, output, with_sensitivity=sensitivity, **vars(continuation))
 
 
 @takes_options
@@ -204,16 +179,14 @@ def plan(
     from cachegen_cli import planning
     from cachegen_cli.results import Settings
 
-    prepared = source.capture_options(output.quiet)
-    with console.progress(output.quiet) as progress:
-        result = planning.plan(
-            **prepared,
-            **vars(continuation),
-            target_kl=target_kl,
-            target_bytes=target_bytes,
-            target_bits=target_bits,
-            choices=choices,
-            settings=Settings(group_size=group_size, **scheme.fields_of_settings()),
-            progress=progress,
-        )
-    output.deliver(result, result.run.messages)
+    run(
+        planning.plan,
+        source,
+        output,
+        target_kl=target_kl,
+        target_bytes=target_bytes,
+        target_bits=target_bits,
+        choices=choices,
+        settings=Settings(group_size=group_size, **scheme.fields_of_settings()),
+        **vars(continuation),
+    )

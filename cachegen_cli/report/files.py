@@ -37,7 +37,7 @@ def file_view(result: PackedFile, wide: bool) -> View:
     return View(settings_of(measured.settings), columns, rows, totals, notes)
 
 
-def files_view(result: PackedFiles) -> View:
+def files_view(result: PackedFiles, wide: bool) -> View:
     """A row a file."""
     columns = (
         Column("file", "file", left=True, folds=True),
@@ -55,7 +55,7 @@ def files_view(result: PackedFiles) -> View:
     return View(f"{len(rows)} files", columns, rows)
 
 
-def verification_view(result: Verification) -> View:
+def verification_view(result: Verification, wide: bool) -> View:
     """A line a layer, then whether it pays."""
     columns = (
         Column("layer", "layer"),

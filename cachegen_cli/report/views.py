@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from cachegen_cli.report.analyses import analysis_view, models_view, sweep_view
 from cachegen_cli.report.columns import View
 from cachegen_cli.report.comparisons import comparison_view
@@ -12,6 +15,7 @@ from cachegen_cli.results import (
     Analysis,
     Comparison,
     Insights,
+    ModelList,
     PackedFile,
     PackedFiles,
     Plan,
@@ -22,27 +26,21 @@ from cachegen_cli.results import (
     Verification,
 )
 
+_VIEWS: dict[type[Result], Callable[[Any, bool], View]] = {
+    Analysis: analysis_view,
+    QualityAnalysis: quality_view,
+    Sweep: sweep_view,
+    Sensitivity: sensitivity_view,
+    Plan: plan_view,
+    Comparison: comparison_view,
+    Insights: insights_view,
+    ModelList: models_view,
+    PackedFile: file_view,
+    PackedFiles: files_view,
+    Verification: verification_view,
+}
+
 
 def view(result: Result, wide: bool) -> View:
     """The default or the wide view of any result."""
-    if isinstance(result, QualityAnalysis):  # an Analysis, too
-        return quality_view(result, wide)
-    if isinstance(result, Sensitivity):
-        return sensitivity_view(result, wide)
-    if isinstance(result, Comparison):
-        return comparison_view(result, wide)
-    if isinstance(result, Insights):
-        return insights_view(result, wide)
-    if isinstance(result, Plan):
-        return plan_view(result, wide)
-    if isinstance(result, Analysis):
-        return analysis_view(result, wide)
-    if isinstance(result, Sweep):
-        return sweep_view(result, wide)
-    if isinstance(result, PackedFile):
-        return file_view(result, wide)
-    if isinstance(result, PackedFiles):
-        return files_view(result)
-    if isinstance(result, Verification):
-        return verification_view(result)
-    return models_view(result, wide)
+    return _VIEWS[type(result)](result, wide)

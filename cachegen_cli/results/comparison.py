@@ -61,8 +61,7 @@ class Comparison:
             self._standing(name, [p for p in self.points if p.settings.scheme == name])
             for name in self.schemes
         ]
-        key = "kl_nats" if self.at_bits else "coded_bits_per_element"
-        return sorted((one for one in found if one), key=lambda one: float(getattr(one, key)))
+        return sorted((one for one in found if one), key=self._cost)
 
     @property
     def at_bits(self) -> bool:
@@ -76,10 +75,13 @@ class Comparison:
         if len(ranked) < 2:
             return None
         best, second = ranked[0], ranked[1]
-        key = "kl_nats" if self.at_bits else "coded_bits_per_element"
-        gap = float(getattr(second, key)) - float(getattr(best, key))
+        gap = self._cost(second) - self._cost(best)
         apart = gap > 2 * best.stderr + 2 * max(one.stderr for one in ranked[1:])
         return best.scheme if apart and not best.extrapolated else None
+
+    def _cost(self, standing: Standing) -> float:
+        """What the target leaves to compare."""
+        return standing.kl_nats if self.at_bits else standing.coded_bits_per_element
 
     def bytes_at(self, standing: Standing) -> int:
         """Coded bytes of the cache at a standing."""

@@ -1,0 +1,20 @@
+"""What every command that runs a model does around its library function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cachegen_cli import console
+from cachegen_cli.options import InputOptions, ReportOptions
+
+
+def run(
+    work: Callable[..., Any], source: InputOptions, output: ReportOptions, **arguments: Any
+) -> Any:
+    """Call a library function on the model and texts, deliver its result, and return it."""
+    prepared = source.capture_options(output.quiet)
+    with console.progress(output.quiet) as progress:
+        result = work(**prepared, **arguments, progress=progress)
+    output.deliver(result, result.run.messages)
+    return result
