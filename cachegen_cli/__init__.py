@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 # public name -> the module that holds it, imported on first use: MLX is not needed for --help
 _HOMES = {
     "cachegen_cli.analysis": ("analyze", "sweep"),
+    "cachegen_cli.calibrating": ("calibrate",),
     "cachegen_cli.captures": ("Capture", "capture", "capture_texts"),
     "cachegen_cli.catalog": ("list_models",),
     "cachegen_cli.coding": ("decode", "encode"),
@@ -27,8 +28,9 @@ _HOMES = {
         "CachegenError", "InputError", "ModelError", "OutputError", "UsageError",
     ),
     "cachegen_cli.model": ("Model", "load_model"),
-    "cachegen_cli.packing": ("inspect", "load_packed", "pack", "unpack"),
+    "cachegen_cli.packing": ("pack",),
     "cachegen_cli.planning": ("plan",),
+    "cachegen_cli.profiles": ("Profile", "load_profile"),
     "cachegen_cli.prompt": ("Prompt", "read_prompt", "read_prompts"),
     "cachegen_cli.quantize": (
         "CodeStream", "cachegen_quant_dequant", "dequant_codes", "dequant_codes_batched",
@@ -40,6 +42,7 @@ _HOMES = {
         "Settings", "Sweep", "from_json", "to_json",
     ),
     "cachegen_cli.sensitivities": ("sensitivity",),
+    "cachegen_cli.unpacking": ("inspect", "load_packed", "unpack"),
     "cachegen_cli.verification": ("verify",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

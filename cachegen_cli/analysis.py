@@ -13,6 +13,7 @@ from cachegen_cli.errors import UsageError
 from cachegen_cli.measuring import Measured, measure_text, pooled_over, stepped
 from cachegen_cli.model import Model
 from cachegen_cli.notices import notices_of
+from cachegen_cli.profiles import load_profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Reference
 from cachegen_cli.results import (
@@ -25,6 +26,7 @@ from cachegen_cli.results import (
 )
 from cachegen_cli.schedules import SCHEDULES, check, settings_with
 from cachegen_cli.schemes import SCHEMES, parse
+from cachegen_cli.units import profile_of
 
 Source = Capture | Sequence[Capture] | str | Model | None
 """Captures to use again, or a model."""
@@ -44,6 +46,7 @@ def analyze(
     pooled: bool = False,
     keep_first: int = 0,
     keep_last: int = 0,
+    profile: Path | str | None = None,
     quality: bool = False,
     continuation: int | None = None,
     progress: Progress = no_progress,
@@ -62,6 +65,7 @@ def analyze(
         delta: token deltas "on", "off", or "auto" for the smaller of the two in each tensor.
         pooled: one distribution a head instead of one a channel, in the entropy estimate.
         keep_first, keep_last: tokens to leave in 16 bits; groups lie between them.
+        profile: file of a profile of the model, for schemes that use one.
         quality: measure what the compressed cache does to predictions, too.
         continuation: the last tokens of each text, which are left out of the cache for that;
             None for 256, or half of a shorter text.
@@ -82,9 +86,12 @@ def analyze(
         pooled=pooled,
         keep_first=keep_first,
         keep_last=keep_last,
+        profile=load_profile(profile).info if profile else None,
     )
     grid = [settings_with(schedule, base)]
-    texts = captured(source, prompt, progress, capture_options, continuation if quality else 0)
+    texts = captured(
+        source, prompt, progress, capture_options, continuation if quality else 0, grid
+    )
     run, rows = _measured(texts, grid, quality, progress)
     return Analysis(run, rows[0])
 
@@ -101,6 +108,7 @@ def sweep(
     pooled: bool = False,
     keep_first: int = 0,
     keep_last: int = 0,
+    profile: Path | str | None = None,
     quality: bool = False,
     continuation: int | None = None,
     progress: Progress = no_progress,
@@ -119,6 +127,7 @@ def sweep(
         pooled=pooled,
         keep_first=keep_first,
         keep_last=keep_last,
+        profile=load_profile(profile).info if profile else None,
     )
     if not SCHEMES[name].has_bits:
         bits, group_sizes = bits[:1], group_sizes[:1]  # one row, since neither counts
@@ -133,7 +142,9 @@ def sweep(
             grid.append(settings_with(schedule, base))
     if not grid:
         raise UsageError("nothing to sweep", "give at least one width and one group size")
-    texts = captured(source, prompt, progress, capture_options, continuation if quality else 0)
+    texts = captured(
+        source, prompt, progress, capture_options, continuation if quality else 0, grid
+    )
     run, rows = _measured(texts, grid, quality, progress)
     return Sweep(run, rows)
 
@@ -170,11 +181,22 @@ def captured(
     progress: Progress,
     options: dict[str, Any],
     continuation: int | None = 0,
+    grid: Sequence[Settings] = (),
 ) -> Iterator[Capture]:
-    """The captures that are given, or those made now, one by one."""
+    """The captures that are given, or those made now, one by one.
+
+    Args:
+        grid: settings whose profile has to be of the model.
+    """
     if source is None or isinstance(source, str | Model):
+        profile = next((found for one in grid if (found := profile_of(one))), None)
         yield from capture_texts(
-            source, prompts, continuation=continuation, progress=progress, **options
+            source,
+            prompts,
+            continuation=continuation,
+            profile=profile,
+            progress=progress,
+            **options,
         )
         return
     if prompts is not None or options or continuation:

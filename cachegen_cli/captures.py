@@ -11,10 +11,12 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
+from cachegen_cli import __version__
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, ModelError, UsageError
 from cachegen_cli.kvcache import LayerKV, make_cache, read_cache
 from cachegen_cli.model import Model, dtype_name, load_model
+from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import DEFAULT_SAMPLE, LONG_SAMPLE, Prompt, read_prompt
 from cachegen_cli.reading import cut, encode, prefill
@@ -66,6 +68,16 @@ class Capture:
     loaded: Model | None = None
 
     @property
+    def all_tokens(self) -> tuple[int, ...]:
+        """The analysed tokens and the continuation."""
+        return self.tokens + (self.live.continuation if self.live else ())
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the model that made it; "" where that is not at hand."""
+        return self.loaded.fingerprint if self.loaded else ""
+
+    @property
     def context(self) -> Context:
         """What schemes may know of the text."""
         return Context(self.tokens, lambda layer: self.rotaries[layer])
@@ -115,6 +127,7 @@ def capture_texts(
     adapter_path: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    profile: Profile | None = None,
     progress: Progress = no_progress,
 ) -> Iterator[Capture]:
     """A capture of each text, with the model loaded once; all texts are checked before any runs.
@@ -128,6 +141,7 @@ def capture_texts(
         chat: put the texts into the model's chat template.
         max_prompt_tokens: cut each text to its first tokens, the continuation included.
         adapter_path, revision, trust_remote_code: as in `load_model`.
+        profile: is refused, before a text is read, unless it is of the model.
         progress: called with (stage, done, of).
 
     Raises:
@@ -142,14 +156,7 @@ def capture_texts(
         prompts = read_prompt(None, LONG_SAMPLE if continuation != 0 else DEFAULT_SAMPLE)
         if continuation != 0 and max_prompt_tokens is None:
             max_prompt_tokens = SAMPLE_CONTEXT + (continuation or CONTINUATION)
-    texts = [
-        Prompt(text) if isinstance(text, str) else text
-        for text in ([prompts] if isinstance(prompts, str | Prompt) else prompts)
-    ]
-    if not texts:
-        raise InputError("there is no text", "give one or more")
-    for text in texts:
-        _check(text)
+    texts = texts_of(prompts)
     started = time.perf_counter()
     if not isinstance(model, Model):
         model = load_model(
@@ -159,6 +166,8 @@ def capture_texts(
             trust_remote_code=trust_remote_code,
             progress=progress,
         )
+    if profile is not None:
+        profile.check(model.fingerprint)
     load_seconds = time.perf_counter() - started
     metadata = {
         "model": model.path,
@@ -176,6 +185,23 @@ def capture_texts(
     for info, tokens in encoded:
         yield _run(model, info, tokens, metadata, load_seconds, progress)
         load_seconds = 0.0
+
+
+def texts_of(prompts: Texts) -> list[Prompt]:
+    """Texts as prompts.
+
+    Raises:
+        InputError: there is none, or one that is no text.
+    """
+    texts = [
+        Prompt(text) if isinstance(text, str) else text
+        for text in ([prompts] if isinstance(prompts, str | Prompt) else prompts or [])
+    ]
+    if not texts:
+        raise InputError("there is no text", "give one or more")
+    for text in texts:
+        _check(text)
+    return texts
 
 
 def _run(
@@ -242,7 +268,7 @@ def tool_versions() -> dict[str, str]:
     """Versions and device that figures may depend on."""
     return {
         "name": "cachegen",
-        "version": version("cachegen-cli"),
+        "version": __version__,
         "mlx": version("mlx"),
         "mlx_lm": version("mlx-lm"),
         "device": str(mx.default_device().type).removeprefix("DeviceType."),

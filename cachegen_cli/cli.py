@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cachegen_cli import __version__, console
-from cachegen_cli.commands import analyses, files, qualities
+from cachegen_cli.commands import analyses, calibrations, files, qualities
 
 app = typer.Typer(
     name="cachegen",
@@ -40,6 +40,7 @@ for command, examples in (
     (analyses.sweep, analyses.SWEEP_EXAMPLES),
     (qualities.quality, qualities.QUALITY_EXAMPLES),
     (qualities.sensitivity, qualities.SENSITIVITY_EXAMPLES),
+    (calibrations.calibrate, calibrations.CALIBRATE_EXAMPLES),
     (qualities.compare, qualities.COMPARE_EXAMPLES),
     (qualities.insights, qualities.INSIGHTS_EXAMPLES),
     (qualities.plan, qualities.PLAN_EXAMPLES),

@@ -19,6 +19,8 @@ _STAGES = {
     "reference": "Reading the continuation",
     "quality": "Reading it on compressed caches",
     "sensitivity": "Compressing one tensor at a time",
+    "weigh": "Weighing layers",
+    "calibrate": "Solving for bases",
     "compare": "Measuring schemes",
     "insights": "Measuring the paper's observations",
     "plan": "Measuring widths and plans",

@@ -15,8 +15,10 @@ from cachegen_cli.coding.container import (
     header_bytes,
 )
 from cachegen_cli.coding.repeats import anonymous
+from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache import LayerKV
-from cachegen_cli.results import LayerResult, Settings, TensorResult
+from cachegen_cli.results import LayerResult, Measurement, PackedFile, Settings, TensorResult
+from cachegen_cli.results.picking import pick
 from cachegen_cli.schemes import SCHEMES, to_header
 from cachegen_cli.tensors import Tensor
 
@@ -47,6 +49,7 @@ def layer_entry(kv: LayerKV, keys: dict[str, Any], values: dict[str, Any]) -> di
     """What the header says of a layer, around its tensors' entries."""
     return {
         "layer": kv.layer,
+        "members": [list(member) for member in kv.members],
         "cache": kv.cache,
         "heads": kv.keys.shape[0],
         "tokens": kv.keys.shape[1],
@@ -94,3 +97,30 @@ class PredictedHeader:
     ) -> int:
         """The file's length: preamble, sections and header."""
         return self.offset + len(header_bytes(file_header(settings, metadata, tokens, self.layers)))
+
+
+def packed_file(action: str, path: str, header: dict[str, Any], size: int) -> PackedFile:
+    """What a header says of a file, as a result; raises InputError where it lacks something."""
+    try:
+        layers = tuple(
+            LayerResult(
+                layer["layer"], layer["cache"], layer["tokens"], layer["tokens_seen"],
+                pick(TensorResult, layer["keys"]["sizes"]),
+                pick(TensorResult, layer["values"]["sizes"]),
+                tuple(member for member, _ in layer["members"]) or (layer["layer"],),
+            )
+            for layer in header["layers"]
+        )  # fmt: skip
+        measured = Measurement(Settings.from_json(header["settings"]), layers, size)
+        return PackedFile(
+            action=action,
+            file=path,
+            tool={"name": "cachegen", "version": header["tool"], "coder": header["coder"]},
+            metadata={str(k): str(v) for k, v in header["metadata"].items()},
+            prompt_tokens=len(header.get("tokens") or []),
+            measurement=measured,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"the header of '{path}' lacks what it must hold: {error}", "get the file again"
+        ) from error

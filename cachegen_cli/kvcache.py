@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, OutputError
 from cachegen_cli.output import drafted
-from cachegen_cli.results import Skipped
+from cachegen_cli.results import Skipped, spans
 
 TOKENS = "tokens"  # key of a prompt cache's metadata
 
@@ -25,14 +25,17 @@ TOKENS = "tokens"  # key of a prompt cache's metadata
 class LayerKV:
     """One cache entry's keys and values in temporal order, without padding.
 
+    Several entries of equal length may be joined to one, head after head.
+
     Attributes:
-        layer: index of the entry in the model's cache.
+        layer: index of the entry in the model's cache, the first where several are joined.
         cache: class name of the mlx-lm cache.
         keys: [n_kv_heads, tokens, head_dim] in a 16-bit dtype.
         values: [n_kv_heads, tokens, head_dim] in a 16-bit dtype; head_dim may differ.
         tokens_seen: tokens that went through; more than are kept where a window slides.
         window: tokens that a sliding window holds, 0 where it grows.
         sinks: first tokens that a window keeps.
+        members: (index, heads) of each entry where several are joined.
     """
 
     layer: int
@@ -42,6 +45,39 @@ class LayerKV:
     tokens_seen: int
     window: int = 0
     sinks: int = 0
+    members: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Indices of the entries that it holds."""
+        return tuple(layer for layer, _ in self.members) or (self.layer,)
+
+    @property
+    def name(self) -> str:
+        """For people: "layer 5" or "layers 0-29"."""
+        return f"layer{'s' if self.members else ''} {spans(self.layers)}"
+
+
+def join(layers: Sequence[LayerKV]) -> LayerKV:
+    """Entries of equal length and head sizes as one, head after head."""
+    return replace(
+        layers[0],
+        keys=mx.concatenate([kv.keys for kv in layers]),
+        values=mx.concatenate([kv.values for kv in layers]),
+        members=tuple((kv.layer, kv.keys.shape[0]) for kv in layers),
+    )
+
+
+def split(kv: LayerKV) -> list[LayerKV]:
+    """The entries that are joined in one, or the one itself."""
+    if not kv.members:
+        return [kv]
+    found, start = [], 0
+    for layer, heads in kv.members:
+        keys, values = (x[start : start + heads] for x in (kv.keys, kv.values))
+        found.append(replace(kv, layer=layer, keys=keys, values=values, members=()))
+        start += heads
+    return found
 
 
 def read_cache(cache: Sequence[Any], dtype: mx.Dtype) -> tuple[list[LayerKV], list[Skipped]]:

@@ -10,7 +10,7 @@ from cachegen_cli.captures import Capture
 from cachegen_cli.device import mx
 from cachegen_cli.errors import UsageError
 from cachegen_cli.headers import PredictedHeader
-from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.kvcache import LayerKV, split
 from cachegen_cli.model import dtype_name
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Positions, Reference
@@ -20,6 +20,7 @@ from cachegen_cli.schedules import widths
 from cachegen_cli.schemes import SCHEMES, Place, scheme_at
 from cachegen_cli.stepping import by_bits, by_kl, is_open
 from cachegen_cli.tensors import Tensor
+from cachegen_cli.units import profile_of, units
 
 
 def stepped(settings: Settings, text: Capture, reference: Reference | None = None) -> Settings:
@@ -85,32 +86,34 @@ def measure(
         restored: takes every layer as a decoder would give it back.
     """
     layers = source.layers
-    results, header = [], PredictedHeader()
-    for done, kv in enumerate(layers):
+    results, header, done = [], PredictedHeader(), 0
+    for kv in units(layers, settings, source.fingerprint):
         progress("analyze", done, len(layers))
         tensors = quantized(kv, done, len(layers), settings, source.context)
         keys, values = (tensor.result() for tensor in tensors)
-        found = LayerResult(kv.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values)
+        tokens, seen = kv.keys.shape[1], kv.tokens_seen
+        found = LayerResult(kv.layer, kv.cache, tokens, seen, keys, values, kv.layers)
         header.add(kv, tensors, found)
         results.append(found)
+        done += len(kv.layers)
         if restored is not None:
-            restored.append(restored_layer(kv, tensors))
+            restored += restored_layers(kv, tensors)
     progress("analyze", len(layers), len(layers))
     container = header.container_bytes(settings, source.metadata, source.tokens)
     return Measurement(settings, tuple(results), container)
 
 
-def restored_layer(kv: LayerKV, tensors: Sequence[Tensor]) -> LayerKV:
-    """The layer as a decoder would give it back."""
+def restored_layers(kv: LayerKV, tensors: Sequence[Tensor]) -> list[LayerKV]:
+    """The layers as a decoder would give them back."""
     keys, values = (tensor.restored(kv.keys.dtype) for tensor in tensors)
     mx.eval(keys, values)
-    return replace(kv, keys=keys, values=values)
+    return split(replace(kv, keys=keys, values=values))
 
 
 def quantized(
     kv: LayerKV, place: int, n_layers: int, settings: Settings, context: Context
 ) -> list[Tensor]:
-    """Keys and values of the layer at a place under the settings, evaluated together.
+    """Keys and values of a unit that begins at a place, evaluated together.
 
     Raises:
         InputError, UsageError: the scheme or the plan does not fit the layer.
@@ -119,10 +122,12 @@ def quantized(
     undoes = SCHEMES[settings.scheme].undoes_rope
     rotary = context.rotary(kv.layer) if undoes else ""
     rows = rows_of(kv, context.tokens if undoes else ())
+    profile = profile_of(settings)
     tensors = []
     named = (("keys", kv.keys), ("values", kv.values))
     for (name, x), bits in zip(named, widths(settings, n_layers), strict=True):
-        scheme = scheme_at(settings, Place(name, place, n_layers, bits[place], dtype, rotary))
-        tensors.append(Tensor(f"layer {kv.layer}'s {name}", x, scheme, settings, rows))
+        at = Place(name, place, n_layers, bits[place], dtype, rotary, profile, kv.layers)
+        scheme = scheme_at(settings, at)
+        tensors.append(Tensor(f"{kv.name}'s {name}", x, scheme, settings, rows))
     mx.eval([tensor.arrays for tensor in tensors])
     return tensors

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ _CONTEXT_NAMES = (
     "seq_length",
 )  # fmt: skip
 
+_SAMPLED = 64  # first numbers of each weight that make its fingerprint
 _LONGEST_REASON = 300  # characters of somebody else's error message
 
 
@@ -55,6 +58,19 @@ class Model:
     dtype: mx.Dtype
     compute_dtype: mx.Dtype
     notices: list[Notice] = field(default_factory=list)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the weights: the same wherever the same model runs, whatever it computes in."""
+        from mlx.utils import tree_flatten
+
+        digest = hashlib.sha256()
+        for name, weight in sorted(tree_flatten(self.network.parameters())):
+            floating = mx.issubdtype(weight.dtype, mx.floating)
+            sample = weight.reshape(-1)[:_SAMPLED].astype(self.dtype if floating else weight.dtype)
+            digest.update(f"{name} {weight.shape} ".encode())
+            digest.update(bytes(memoryview(sample.view(mx.uint8))))
+        return digest.hexdigest()
 
     @property
     def context(self) -> int | None:

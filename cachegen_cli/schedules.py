@@ -10,6 +10,7 @@ from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.quantize import check_bits, check_group_size, layer_group_bits
 from cachegen_cli.results import Plan, PlannedWidths, Settings
 from cachegen_cli.schemes import SCHEMES, Place, scheme_at
+from cachegen_cli.units import profile_of
 
 SCHEDULES = ("uniform", "depth")
 DELTAS = ("auto", "on", "off")
@@ -69,8 +70,11 @@ def check(settings: Settings) -> None:
         check_bits(settings.key_bits)
         check_bits(settings.value_bits)
     check_group_size(settings.group_size)
+    if settings.profile and SCHEMES[settings.scheme].profile_use == "none":
+        raise UsageError(f"scheme {settings.scheme} uses no profile", "leave out --profile")
     for bits in (settings.key_bits, settings.value_bits):
-        scheme_at(settings, Place("keys", 0, 1, bits, "float16"))  # refuses its options
+        at = Place("keys", 0, 1, bits, "float16", profile=profile_of(settings))
+        scheme_at(settings, at)  # refuses its options
     for kept in (settings.keep_first, settings.keep_last):
         if kept < 0:
             raise UsageError(f"{kept} tokens cannot be kept", "0 or more tokens stay in 16 bits")

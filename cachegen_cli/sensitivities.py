@@ -39,7 +39,7 @@ def sensitivity(
     """
     settings = settings or Settings()
     check(settings)
-    texts = captured(source, prompt, progress, capture_options, continuation)
+    texts = captured(source, prompt, progress, capture_options, continuation, [settings])
     trials = Trials(texts, "sensitivity", progress)
     settings = stepped(settings, *trials.texts[0])
     trials.expected = 2 * trials.n_layers + 1

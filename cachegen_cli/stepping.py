@@ -1,4 +1,4 @@
-"""The error of `uniform` at which a target size or a target KL is met."""
+"""The error of `uniform` or `transform` at which a target size or a target KL is met."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import log, sqrt
 
 from cachegen_cli.errors import InputError
 from cachegen_cli.results import Settings
-from cachegen_cli.schemes.uniform import ERROR, LARGEST_ERROR, SMALLEST_ERROR
+from cachegen_cli.schemes import SCHEMES
 
 TARGETS = ("bits", "kl")
 _TRIALS = 10
@@ -31,21 +31,21 @@ def by_bits(settings: Settings, bits_at: Callable[[Settings], float]) -> Setting
         InputError: no error gives so many bits.
     """
     target = settings.options["bits"]
-    error = ERROR
+    _, error, _ = SCHEMES[settings.scheme].errors
     for _ in range(_TRIALS):
         tried = _with(settings, error)
         found = bits_at(tried)
         if abs(log(found / target)) < _NEAR:
             return tried
         # a bit is a factor of two in the error, at few bits of more
-        wanted = _clamped(error * 2.0 ** (found - target))
+        wanted = _clamped(settings, error * 2.0 ** (found - target))
         if wanted == error:
             break
         error = wanted
     raise InputError(
-        f"no step of uniform gives {target:g} bits an element: an error of {error:g} takes "
-        f"{found:.2f}",
-        "take another target, or give uniform:error=N",
+        f"no step of {settings.scheme} gives {target:g} bits an element: an error of {error:g} "
+        f"takes {found:.2f}",
+        f"take another target, or give {settings.scheme}:error=N",
     )
 
 
@@ -56,7 +56,8 @@ def by_kl(settings: Settings, kl_at: Callable[[Settings], float]) -> Settings:
         InputError: no error gives so small a KL.
     """
     target = settings.options["kl"]
-    error, best = ERROR, 0.0
+    best = 0.0
+    _, error, _ = SCHEMES[settings.scheme].errors
     for _ in range(_TRIALS):
         found = kl_at(_with(settings, error))
         if found <= target:
@@ -64,13 +65,14 @@ def by_kl(settings: Settings, kl_at: Callable[[Settings], float]) -> Settings:
             if found > (1 - 4 * _NEAR) * target:
                 break
         # KL grows with the square of the error
-        wanted = _clamped(error * sqrt(_BELOW * target / max(found, 1e-12)))
+        wanted = _clamped(settings, error * sqrt(_BELOW * target / max(found, 1e-12)))
         if wanted == error:
             break
         error = wanted
     if not best:
         raise InputError(
-            f"no step of uniform holds a KL of {target:g}: an error of {error:g} gives {found:.3g}",
+            f"no step of {settings.scheme} holds a KL of {target:g}: an error of {error:g} gives "
+            f"{found:.3g}",
             "raise the target",
         )
     return _with(settings, best)
@@ -80,5 +82,6 @@ def _with(settings: Settings, error: float) -> Settings:
     return replace(settings, options=settings.options | {"error": error})
 
 
-def _clamped(error: float) -> float:
-    return min(max(float(f"{error:.6g}"), SMALLEST_ERROR), LARGEST_ERROR)
+def _clamped(settings: Settings, error: float) -> float:
+    least, _, most = SCHEMES[settings.scheme].errors
+    return float(min(max(float(f"{error:.6g}"), least), most))

@@ -17,7 +17,7 @@ from cachegen_cli.entropy import Estimates, channel_histograms, estimates, wide_
 from cachegen_cli.errors import InputError
 from cachegen_cli.results import Settings, TensorResult
 from cachegen_cli.rows import Rows
-from cachegen_cli.schemes import Coded, Scheme
+from cachegen_cli.schemes import Coded, Scheme, code_shape, expected_of
 
 
 class Plane(NamedTuple):
@@ -82,7 +82,7 @@ class Tensor:
                 "a model that overflows its 16-bit dtype does this; try another precision",
             )
         if self.coded is None:
-            shape = (self.heads, self.dim, 0)
+            shape = (*code_shape(self.scheme, self.heads, self.dim), 0)
             return [
                 self._plane(np.zeros(shape, np.uint8 if bits else np.int32), bits)
                 for bits in self.scheme.plane_bits
@@ -106,7 +106,7 @@ class Tensor:
         for plane in self.planes:
             for name, by_head in zip(by_name, plane.estimates, strict=True):
                 by_name[name] += sum(by_head)
-            packed += self.heads * -(-plane.codes[0].size * plane.bits // 8)
+            packed += len(plane.codes) * -(-plane.codes[0].size * plane.bits // 8)
         grouping = "pooled" if self.settings.pooled else "channel"
         raw, delta = by_name[f"raw_{grouping}_bytes"], by_name[f"delta_{grouping}_bytes"]
         use_delta = delta < raw if self.settings.delta == "auto" else self.settings.delta == "on"
@@ -127,7 +127,7 @@ class Tensor:
             payload_bytes=sum(fit.payload_bytes for fit in fits),
             table_bytes=sum(fit.table_bytes for fit in fits),
             header_bytes=HEADER_BYTES * len(fits) + SECTION_BYTES,
-            shipped_bytes=shipped(self._channels(self.planes[0].codes)) if shipped else None,
+            shipped_bytes=shipped(_channels(self.planes[0].codes)) if shipped else None,
             signal_energy=float(np.asarray(self.signal)),
             error_energy=float(np.asarray(self._error)) if self.coded else 0.0,
             **sizes,
@@ -142,9 +142,9 @@ class Tensor:
         return Section(b"".join(streams), parameters, kept, wide)
 
     def _plane(self, codes: npt.NDArray[Any], bits: int) -> Plane:
-        channels = self._channels(codes)
+        channels, expected = _channels(codes), expected_of(self.scheme)
         if not bits:
-            adaptive = Adaptive(channels, self.rows.repeats)
+            adaptive = Adaptive(channels, self.rows.repeats, expected)
             return Plane(
                 codes,
                 width_of(channels),
@@ -153,7 +153,9 @@ class Tensor:
                 lambda: encode_wide(channels, adaptive),
             )
         counted = channel_histograms(codes, bits)
-        choice = choose(channels, bits, delta=self.settings.delta, counted=counted)
+        choice = choose(
+            channels, bits, delta=self.settings.delta, counted=counted, expected=expected
+        )
         return Plane(
             codes,
             bits,
@@ -163,6 +165,7 @@ class Tensor:
             choice.tokens_to_pay,
         )
 
-    def _channels(self, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """[channels, coded tokens]."""
-        return codes.reshape(self.heads * self.dim, -1)
+
+def _channels(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Codes [H, D, T] as [channels, T]."""
+    return codes.reshape(codes.shape[0] * codes.shape[1], codes.shape[2])

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from cachegen_cli.analysis import run_of
 from cachegen_cli.captures import Capture
-from cachegen_cli.kvcache import LayerKV, untouched
+from cachegen_cli.kvcache import LayerKV, split, untouched
 from cachegen_cli.measuring import (
     Measured,
     measure,
     measure_text,
     pooled_over,
     quantized,
-    restored_layer,
+    restored_layers,
 )
 from cachegen_cli.progress import Progress
 from cachegen_cli.quality import Positions, Reference
 from cachegen_cli.results import Measurement, Run, Settings, TensorSensitivity
+from cachegen_cli.units import units
 
 
 class Trials:
@@ -62,20 +63,24 @@ class Trials:
     def each_alone(self, settings: Settings) -> tuple[TensorSensitivity, ...]:
         """KL over all texts with one tensor compressed, for keys and values of every layer."""
         found = []
-        for layer in range(self.n_layers):
-            alone = [_alone(text, layer, settings) for text, _ in self.texts]
+        # unit by unit, the same one of all texts
+        by_unit = zip(*(_each_alone(text, settings) for text, _ in self.texts), strict=True)
+        for alone in by_unit:
             for tensor in ("keys", "values"):
                 self._count()
                 kl = Positions.of(
                     [
-                        reference.compare([each[tensor]])
+                        reference.compare(each[tensor])
                         for each, (_, reference) in zip(alone, self.texts, strict=True)
                     ]
                 ).quality()
-                kv = alone[0][tensor]
+                layers = alone[0][tensor]
                 found.append(
-                    TensorSensitivity(kv.layer, kv.cache, tensor, kl.kl_nats, kl.kl_nats_stderr)
-                )
+                    TensorSensitivity(
+                        layers[0].layer, layers[0].cache, tensor, kl.kl_nats, kl.kl_nats_stderr,
+                        tuple(kv.layer for kv in layers),
+                    )
+                )  # fmt: skip
         return tuple(found)
 
     def run(self, settings: Settings, measured: Sequence[Measured]) -> Run:
@@ -92,12 +97,16 @@ class Trials:
         self.done += 1
 
 
-def _alone(text: Capture, layer: int, settings: Settings) -> dict[str, LayerKV]:
-    """A layer with only its keys and with only its values compressed."""
-    kv = text.layers[layer]
-    compressed = restored_layer(kv, quantized(kv, layer, len(text.layers), settings, text.context))
-    as_it_is = untouched(text.live.cache, kv.layer) if text.live else kv
-    return {
-        "keys": replace(as_it_is, keys=compressed.keys),
-        "values": replace(as_it_is, values=compressed.values),
-    }
+def _each_alone(text: Capture, settings: Settings) -> Iterator[dict[str, list[LayerKV]]]:
+    """The layers of each unit with only its keys and with only its values compressed."""
+    place = 0
+    for unit in units(text.layers, settings, text.fingerprint):
+        tensors = quantized(unit, place, len(text.layers), settings, text.context)
+        compressed = restored_layers(unit, tensors)
+        place += len(compressed)
+        plain = [untouched(text.live.cache, kv.layer) if text.live else kv for kv in split(unit)]
+        both = list(zip(plain, compressed, strict=True))
+        yield {
+            "keys": [replace(kv, keys=found.keys) for kv, found in both],
+            "values": [replace(kv, values=found.values) for kv, found in both],
+        }

@@ -14,12 +14,13 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError
 from cachegen_cli.measuring import quantized, stepped
 from cachegen_cli.model import Model
-from cachegen_cli.packing import decoded_planes
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import Prompt
 from cachegen_cli.results import LayerCheck, Settings, Verification
 from cachegen_cli.schedules import check
 from cachegen_cli.tensors import Tensor
+from cachegen_cli.units import units
+from cachegen_cli.unpacking import decoded_planes
 
 SLACK_BYTES = 16  # 8 for each of a plane's two range-coded streams
 SLACK = 1.001
@@ -45,12 +46,12 @@ def verify(
     """
     settings = settings or Settings()
     check(settings)
-    capture = next(captured(source, prompt, progress, capture_options))
+    capture = next(captured(source, prompt, progress, capture_options, grid=[settings]))
     settings = stepped(settings, capture)
     seconds = {"encode_seconds": 0.0, "decode_seconds": 0.0}
     started = time.perf_counter()
-    checks, raw, fixed = [], 0, 0
-    for done, kv in enumerate(capture.layers):
+    checks, raw, fixed, done = [], 0, 0, 0
+    for kv in units(capture.layers, settings, capture.fingerprint):
         progress("verify", done, len(capture.layers))
         tensors = quantized(kv, done, len(capture.layers), settings, capture.context)
         sizes = [tensor.result() for tensor in tensors]
@@ -64,7 +65,8 @@ def verify(
         if not length <= predicted <= SLACK * length + SLACK_BYTES * planes:
             failure = failure or f"predicted {predicted} bytes, wrote {length}"
         models = " ".join(str(size.symbol_model) for size in sizes)
-        checks.append(LayerCheck(kv.layer, kv.cache, models, predicted, length, failure))
+        checks.append(LayerCheck(kv.layer, kv.cache, models, predicted, length, failure, kv.layers))
+        done += len(kv.layers)
     return Verification(
         run=run_of(capture, started, [settings], seconds),
         settings=settings,

@@ -30,11 +30,11 @@ from cachegen_cli import (
 )
 from cachegen_cli.coding.container import PREAMBLE_BYTES, Reader, header_bytes
 from cachegen_cli.kvcache import CacheFile, make_cache, read_cache
-from cachegen_cli.measuring import quantized, restored_layer
+from cachegen_cli.measuring import quantized, restored_layers
 from cachegen_cli.model import bundled_file
-from cachegen_cli.packing import read_layers
 from cachegen_cli.results import Settings
 from cachegen_cli.schemes.group import Group
+from cachegen_cli.unpacking import read_layers
 
 TEXT = "The river rose in the night and took the lower bridge with it. "
 
@@ -61,8 +61,9 @@ def restored(captured, settings):
     """The quantized-dequantized cache in memory."""
     n = len(captured.layers)
     return [
-        restored_layer(kv, quantized(kv, place, n, settings, captured.context))
+        layer
         for place, kv in enumerate(captured.layers)
+        for layer in restored_layers(kv, quantized(kv, place, n, settings, captured.context))
     ]
 
 
@@ -305,20 +306,20 @@ def test_verify_passes(captured, windows):
 
 @pytest.mark.parametrize("broken", ["codes", "values", "prediction", "error"])
 def test_verify_fails_where_something_is_wrong(captured, monkeypatch, broken):
-    from cachegen_cli import packing, verification
+    from cachegen_cli import unpacking, verification
 
-    whole = packing.decode
+    whole = unpacking.decode
     if broken == "codes":
-        monkeypatch.setattr(packing, "decode", lambda data: whole(data) ^ 1)
+        monkeypatch.setattr(unpacking, "decode", lambda data, known: whole(data, known) ^ 1)
     elif broken == "values":
         restore = Group.restore
         monkeypatch.setattr(Group, "restore", lambda *a: restore(*a) + 1)
     elif broken == "error":
 
-        def refuse(data):
+        def refuse(data, known):
             raise InputError("a stream cannot be decoded")
 
-        monkeypatch.setattr(packing, "decode", refuse)
+        monkeypatch.setattr(unpacking, "decode", refuse)
     else:
         monkeypatch.setattr(verification, "SLACK_BYTES", -(10**6))
     found = verify(captured)

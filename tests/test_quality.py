@@ -132,7 +132,7 @@ def test_kl_is_never_below_zero(scored):
 def test_restored_layers_are_those_that_a_file_gives_back(scored, tmp_path):
     from cachegen_cli import pack
     from cachegen_cli.coding.container import Reader
-    from cachegen_cli.packing import read_layers
+    from cachegen_cli.unpacking import read_layers
 
     layers = []
     measure(scored, Settings(3, 3), restored=layers)

@@ -15,7 +15,6 @@ from tiny import LLAMA, make_model
 
 from cachegen_cli import InputError, UsageError, analyze, capture, pack, plan, sweep, verify
 from cachegen_cli.coding.container import Reader
-from cachegen_cli.packing import decoded_planes, read_layers
 from cachegen_cli.quality import Reference
 from cachegen_cli.results import Settings
 from cachegen_cli.rope import Rotary
@@ -23,6 +22,7 @@ from cachegen_cli.rows import no_rows, rows_at
 from cachegen_cli.schemes import SCHEMES, Place, from_header, parse, scheme_at, to_header
 from cachegen_cli.schemes.cachegen import CacheGen
 from cachegen_cli.tensors import Tensor
+from cachegen_cli.unpacking import decoded_planes, read_layers
 
 TEXT = "The river rose in the night and took the lower bridge with it. Nobody saw it go. " * 2
 
@@ -71,7 +71,7 @@ def test_what_every_scheme_does(text, kind, heads, tokens, dtype, bits):
     restored = found.restored(dtype)
     assert restored.shape == x.shape and restored.dtype == dtype
     section = found.section()
-    scheme = from_header(to_header(found.scheme))
+    scheme = from_header(to_header(found.scheme), None, "keys", (0,))
     assert scheme == found.scheme
     planes = decoded_planes(section, scheme, (heads, 32, tokens), found.rows)
     for back, plane in zip(planes, found.planes, strict=True):
@@ -145,7 +145,7 @@ def test_options_that_make_no_sense(text, bits, words):
 )  # fmt: skip
 def test_headers_that_name_no_scheme(data):
     with pytest.raises(InputError, match="scheme cannot be read"):
-        from_header(data)
+        from_header(data, None, "keys", (0,))
 
 
 class TestMlx:

@@ -20,7 +20,7 @@ from cachegen_cli.coding.learning import CLASSES, LARGEST, SHIFTS, Integers, Sta
 from cachegen_cli.coding.ranges import categorical, decoder, encoder, stream_bytes, words
 from cachegen_cli.coding.repeats import Repeats, blocks
 
-_GROUPS, _SMALLEST_GROUP = 8, 8  # channel groups of a block, channels of one
+_GROUPS, _SMALLEST_GROUP, _LARGEST_GROUP = 8, 8, 128  # channel groups of a block, channels of one
 _PIECE = 12  # bits of a plain number coded at once
 
 
@@ -33,12 +33,18 @@ class Adaptive:
     low: ClassVar[int] = 0
     n_symbols: ClassVar[int] = 2
 
-    def __init__(self, codes: npt.NDArray[np.int32], found: Repeats) -> None:
-        """Find the length of the stream of codes [C, T]."""
-        self.found = found
+    def __init__(
+        self, codes: npt.NDArray[np.int32], found: Repeats, scales: Integers | None = None
+    ) -> None:
+        """Find the length of the stream of codes [C, T].
+
+        Args:
+            scales: [C] what is known of the codes' magnitudes before (`learning.scales_of`).
+        """
+        self.found, self.scales = found, scales
         measure = _Measure()
         channels, tokens = codes.shape
-        _run(measure, codes, channels, tokens, found)
+        _run(measure, codes, channels, tokens, found, scales)
         self.payload_bytes = stream_bytes(measure.bits)
 
     def tables(self) -> bytes:
@@ -49,24 +55,29 @@ class Adaptive:
         """The codes [C, T], coded."""
         writer = _Writer()
         channels, tokens = symbols.shape
-        _run(writer, symbols, channels, tokens, self.found)
+        _run(writer, symbols, channels, tokens, self.found, self.scales)
         return words(writer.coder)
 
 
 def decode_adaptive(
-    payload: bytes, channels: int, tokens: int, found: Repeats
+    payload: bytes, channels: int, tokens: int, found: Repeats, scales: Integers | None = None
 ) -> npt.NDArray[np.int32]:
-    """The codes [C, T] of a payload."""
-    return _run(_Reader(payload), None, channels, tokens, found)
+    """The codes [C, T] of a payload; ``scales`` as the model was fitted with."""
+    return _run(_Reader(payload), None, channels, tokens, found, scales)
 
 
 def _run(
-    port: Any, codes: npt.NDArray[Any] | None, channels: int, tokens: int, found: Repeats
+    port: Any,
+    codes: npt.NDArray[Any] | None,
+    channels: int,
+    tokens: int,
+    found: Repeats,
+    scales: Integers | None,
 ) -> npt.NDArray[np.int32]:
     """Pass all codes through a port that measures, writes or reads them."""
-    state = State(channels, tokens)
+    state = State(channels, tokens, scales)
     rows = None if codes is None else np.ascontiguousarray(codes.T).astype(np.int64)
-    size = max(_SMALLEST_GROUP, -(-channels // _GROUPS))
+    size = min(max(_SMALLEST_GROUP, -(-channels // _GROUPS)), _LARGEST_GROUP)
     for start, end in blocks(tokens):
         predicted = state.begin(start, end, found)
         residuals = np.empty((end - start, channels), np.int64)

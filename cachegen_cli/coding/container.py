@@ -186,6 +186,14 @@ def _check(header: dict[str, Any]) -> None:
 
 
 def _check_layer(layer: dict[str, Any]) -> None:
+    members = layer.setdefault("members", [])
+    if not isinstance(members, list):
+        raise ValueError("members")
+    for member, heads in members:
+        _natural(member, "member")
+        _natural(heads, "heads of a member")
+    if members and sum(heads for _, heads in members) != layer["heads"]:
+        raise ValueError("members")
     for name in ("layer", "heads", "tokens", "tokens_seen", "window", "sinks"):
         _natural(layer[name], name)
     if layer["dtype"] not in ("float16", "bfloat16"):

@@ -8,6 +8,7 @@ occurred. Integers throughout: the same on every machine.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,7 @@ _UNITY = -_LOWEST * _FINE  # step of the scale 1
 SHIFTS = np.maximum(_LOWEST + np.arange(CLASSES) * _CLASS // _FINE - 2, 0)
 _COUNT, _PRIOR, _LIMIT = 32, 24 * 32, 1 << 19  # of a table: an occurrence, the start, the most
 _MEMORY = 128  # tokens that a channel's scale remembers
+_KNOWN = 8  # tokens that a scale counts for that was known before
 _LITTLE = (3 << _ONE) // 20  # scales below count as this in ratios
 _RATIO = 8  # bits behind the point of ratios; none counts as more than 8
 _MOST = 8 << _RATIO
@@ -49,10 +51,11 @@ _CLIPPED = 1 << 20  # codes count as no more in predictions
 class State:
     """What coder and decoder know alike."""
 
-    def __init__(self, channels: int, tokens: int) -> None:
+    def __init__(self, channels: int, tokens: int, scales: Integers | None = None) -> None:
         self.rows = np.zeros((tokens, channels), np.int64)
-        self.scale = np.full(channels, 1 << _ONE >> 1, np.int64)
-        self.seen = 2
+        self.scale, self.seen = np.full(channels, 1 << _ONE >> 1, np.int64), 2
+        if scales is not None:
+            self.scale, self.seen = scales.copy(), _KNOWN
         self.tables = _start().copy()
         self.totals = self.tables.sum(axis=1)
         self.offset = np.full((2, N_BUCKETS), 64 << _RATIO, np.int64)
@@ -122,6 +125,11 @@ class State:
         now = np.clip(self.rows[start:end][known], -_CLIPPED, _CLIPPED)
         np.add.at(self.products[0], self.bucket[known], now * self.earlier[known])
         np.add.at(self.products[1], self.bucket[known], self.earlier[known] ** 2)
+
+
+def scales_of(magnitudes: npt.NDArray[np.floating[Any]]) -> Integers:
+    """Scales [C] to start from where channels' mean magnitudes are known."""
+    return np.clip(magnitudes * (1 << _ONE), 1, 1 << 40).astype(np.int64)
 
 
 def _ratio(size: Integers, scale: Integers) -> Integers:

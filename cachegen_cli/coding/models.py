@@ -9,6 +9,7 @@ channel   a table for each channel, coded as differences from their mean
 shape     two bytes a channel name a discretized Laplace or Gaussian table
 context   a table for each previous symbol of the channel, pooled over channels
 plain     no model: codes packed at their width
+calibrated  a table for each channel that both sides have from a profile
 """
 
 from __future__ import annotations
@@ -186,6 +187,51 @@ class Plain:
         planes = np.unpackbits(np.frombuffer(payload, np.uint8), count=size, bitorder="little")
         values = planes.reshape(-1, bits) @ (1 << np.arange(bits))
         return values.reshape(channels, tokens)
+
+
+@dataclass
+class Calibrated:
+    """A table for each channel that both sides have already."""
+
+    name: ClassVar[str] = "calibrated"
+    rows: Symbols
+    n_symbols: int
+    payload_bytes: int
+    delta: bool = False
+    low: int = 0
+    table_bytes: int = 0
+
+    @classmethod
+    def fit(cls, counts: Symbols, rows: Symbols) -> Calibrated | None:
+        """Find the length under frequencies [C, n], all positive.
+
+        Args:
+            counts: [C, 2^bits] of the codes.
+
+        Returns:
+            None where a code occurs for which there is no frequency.
+        """
+        n = rows.shape[1]
+        if counts[:, n:].any():
+            return None
+        return cls(rows, n, stream_bytes(code_length(counts[:, :n].astype(np.int64), rows)))
+
+    def tables(self) -> bytes:
+        """None."""
+        return b""
+
+    def payload(self, symbols: Symbols) -> bytes:
+        """The symbols [C, T], coded."""
+        coder = encoder()
+        for row, channel in zip(self.rows, symbols.astype(np.int32), strict=True):
+            coder.encode(channel, categorical(row))
+        return words(coder)
+
+    @staticmethod
+    def decode_with(rows: Symbols, payload: bytes, tokens: int) -> Symbols:
+        """The symbols [C, T] of a payload."""
+        coder = decoder(payload)
+        return np.stack([coder.decode(categorical(row), tokens) for row in rows])
 
 
 MODELS: dict[str, Any] = {m.name: m for m in (Pooled, Channel, Shape, Context, Plain)}

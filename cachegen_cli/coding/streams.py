@@ -16,13 +16,14 @@ import numpy.typing as npt
 from cachegen_cli.coding.adaptive import Adaptive, decode_adaptive
 from cachegen_cli.coding.context import Context
 from cachegen_cli.coding.fits import Fit
-from cachegen_cli.coding.models import MODELS, Channel, Plain, Pooled, Shape
+from cachegen_cli.coding.models import MODELS, Calibrated, Channel, Plain, Pooled, Shape
 from cachegen_cli.coding.repeats import Repeats
 from cachegen_cli.coding.statistics import statistics, symbols_of
-from cachegen_cli.entropy import Histograms
+from cachegen_cli.entropy import Histograms, channel_histograms
 from cachegen_cli.errors import InputError, UsageError
 
 Codes = npt.NDArray[np.uint8]
+Frequencies = npt.NDArray[np.int64]
 
 # version, model, delta, bits, channels, tokens, low, symbols, table bytes, payload bytes
 _HEADER = struct.Struct("<BBBBIIhHII")
@@ -31,7 +32,7 @@ VERSION = 1
 MAX_TOKENS = 1 << 24
 MAX_ELEMENTS = 1 << 31
 _KINDS: tuple[Any, ...] = (Pooled, Channel, Shape, Context)
-_NAMES = dict(enumerate((*MODELS, Adaptive.name)))
+_NAMES = dict(enumerate((*MODELS, Adaptive.name, Calibrated.name)))
 _NUMBERS = {name: number for number, name in _NAMES.items()}
 
 
@@ -67,6 +68,7 @@ def choose(
     delta: str = "auto",
     model: str = "auto",
     counted: Histograms | None = None,
+    expected: Frequencies | None = None,
 ) -> Choice:
     """Fit every model allowed and take the one with the shortest stream.
 
@@ -76,6 +78,8 @@ def choose(
         delta: "on" or "off" to code token deltas or codes; "auto" for the smaller.
         model: a name of `MODELS`, or "auto".
         counted: the channels' histograms, if they are there already.
+        expected: frequencies [C, symbols] that a decoder has, too; allowed where ``delta`` is
+            not "on" and ``model`` is "auto".
 
     Raises:
         UsageError: no model is left, or the array is not [C, T].
@@ -97,6 +101,11 @@ def choose(
                 fit = kind.fit(stats)
                 if fit is not None and (best is None or _total(fit) < _total(best)):
                     best = fit
+    if expected is not None and codes.size and model == "auto" and delta != "on":
+        counts = (counted or channel_histograms(codes[None], bits)).raw
+        known = Calibrated.fit(counts.reshape(len(codes), -1), expected)
+        if known is not None and (best is None or _total(known) <= _total(best)):
+            best = known
     if plain and (best is None or _total(plain) <= _total(best)):
         return Choice(plain, bits, (channels, tokens), _tokens_to_pay(plain, best, tokens))
     if best is None:
@@ -184,8 +193,13 @@ def width_of(codes: npt.NDArray[np.int32]) -> int:
     return (int(codes.max(initial=0)) - int(codes.min(initial=0))).bit_length() or 1
 
 
-def decode_wide(data: bytes, channels: int, found: Repeats) -> npt.NDArray[np.int32]:
-    """The codes [C, T] of `encode_wide`'s stream; ``found`` is what the model was fitted with.
+def decode_wide(
+    data: bytes, channels: int, found: Repeats, scales: npt.NDArray[np.int64] | None = None
+) -> npt.NDArray[np.int32]:
+    """The codes [C, T] of `encode_wide`'s stream.
+
+    Args:
+        found, scales: what the model was fitted with.
 
     Raises:
         InputError: the bytes are no such stream.
@@ -200,31 +214,36 @@ def decode_wide(data: bytes, channels: int, found: Repeats) -> npt.NDArray[np.in
             raise ValueError("it claims other codes than there can be")
         if not channels * tokens:
             return np.zeros((channels, tokens), np.int32)
-        return decode_adaptive(data[HEADER_BYTES:], channels, tokens, found)
+        return decode_adaptive(data[HEADER_BYTES:], channels, tokens, found, scales)
     except (ValueError, struct.error, OverflowError, AssertionError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise InputError(f"a stream cannot be decoded: {reason}", "the file is damaged") from error
 
 
-def decode(data: bytes) -> Codes:
+def decode(data: bytes, expected: Frequencies | None = None) -> Codes:
     """The codes [C, T] of a stream of `encode`.
+
+    Args:
+        expected: as in `choose`, where the stream was made with them.
 
     Raises:
         InputError: the bytes are no stream of this version.
     """
     try:
-        return _decode(data)
+        return _decode(data, expected)
     except (ValueError, struct.error, OverflowError, AssertionError) as error:
         # AssertionError is how constriction says that words do not fit a model
         reason = str(error).splitlines()[0].rstrip(".")
         raise InputError(f"a stream cannot be decoded: {reason}", "the file is damaged") from error
 
 
-def _decode(data: bytes) -> Codes:
+def _decode(data: bytes, expected: Frequencies | None) -> Codes:
     version, number, delta, bits, channels, tokens, low, n, table_bytes, payload_bytes = (
         _HEADER.unpack_from(data)
     )
-    if version != VERSION or _NAMES.get(number) not in MODELS or delta > 1 or not 1 <= bits <= 8:
+    name = _NAMES.get(number, "")
+    known = name in MODELS or name == Calibrated.name
+    if version != VERSION or not known or delta > 1 or not 1 <= bits <= 8:
         raise ValueError("its header is of another version or garbled")
     if tokens > MAX_TOKENS or channels * tokens > MAX_ELEMENTS:
         raise ValueError("it claims more codes than a stream may hold")
@@ -239,7 +258,12 @@ def _decode(data: bytes) -> Codes:
         return np.zeros((channels, tokens), np.uint8)
     tables = data[HEADER_BYTES : HEADER_BYTES + table_bytes]
     payload = data[HEADER_BYTES + table_bytes :]
-    symbols = MODELS[_NAMES[number]].decode(tables, payload, channels, tokens, n)
+    if name == Calibrated.name:
+        if expected is None or expected.shape != (channels, n) or delta or low or tables:
+            raise ValueError("it needs the profile that it was coded with")
+        symbols = Calibrated.decode_with(expected, payload, tokens)
+    else:
+        symbols = MODELS[name].decode(tables, payload, channels, tokens, n)
     if not delta:  # the width of what a model can give back has been checked
         return (symbols + low).astype(np.uint8) if low else symbols.astype(np.uint8)
     codes = (symbols.astype(np.int32) + low).cumsum(axis=1, dtype=np.int32)

@@ -59,6 +59,7 @@ def pack(
     """Quantize and code a prompt cache into a .cgkv file."""
     from cachegen_cli import packing
     from cachegen_cli.captures import capture
+    from cachegen_cli.units import profile_of
 
     target = artifact.check(".cgkv")
     settings = widths.settings(quantizer)
@@ -75,7 +76,9 @@ def pack(
         cache: Any = prompt_cache_file
         if cache is None:
             prepared = source.capture_options(report.quiet)
-            cache = capture(prepared.pop("source"), **prepared, progress=progress)
+            known = profile_of(settings)
+            source_name = prepared.pop("source")
+            cache = capture(source_name, **prepared, profile=known, progress=progress)
         result = packing.pack(cache, target, settings, with_tokens=tokens, progress=progress)
     _report_one(result, report, target)
 
@@ -84,25 +87,31 @@ def pack(
 def unpack(
     *,
     file: Annotated[Path | None, typer.Argument(help="A .cgkv file.", show_default=False)] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile", metavar="FILE", help="The profile that it was packed with, if any."
+        ),
+    ] = None,
     artifact: ArtifactOptions,
     report: ReportOptions,
 ) -> None:
     """Write a .cgkv file as a prompt cache that mlx-lm loads."""
-    from cachegen_cli import packing
+    from cachegen_cli import unpacking
 
     console.silence_libraries(report.quiet)
     target = artifact.check(".safetensors")
     if artifact.all:
 
         def unpack_one(path: Path, to: Path, progress: Progress) -> PackedFile:
-            return packing.unpack(path, to, progress=progress)
+            return unpacking.unpack(path, to, profile=profile, progress=progress)
 
         _do_all("unpack", artifact.pending(".cgkv", ".safetensors"), report, unpack_one)
         return
     if file is None:
         raise UsageError("no file to unpack is named", "cachegen unpack FILE.cgkv -o OUT")
     with console.progress(report.quiet) as progress:
-        result = packing.unpack(file, target, progress=progress)
+        result = unpacking.unpack(file, target, profile=profile, progress=progress)
     _report_one(result, report, target)
 
 
@@ -113,9 +122,9 @@ def inspect(
     output: OutputOptions,
 ) -> None:
     """Print what a .cgkv file holds, without decoding it."""
-    from cachegen_cli import packing
+    from cachegen_cli import unpacking
 
-    output.deliver(packing.inspect(file))
+    output.deliver(unpacking.inspect(file))
 
 
 def _report_one(result: PackedFile, report: ReportOptions, target: Path) -> None:

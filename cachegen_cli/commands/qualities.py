@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -39,7 +40,8 @@ COMPARE_EXAMPLES = """\b
 Examples:
   cachegen compare
   cachegen compare --schemes group,mlx,uniform --at-kl 0.01 --wide
-  cachegen compare --at-bits 3 --prompt @notes.txt -o compare.json"""
+  cachegen compare --at-bits 3 --prompt @notes.txt -o compare.json
+  cachegen compare --profile smollm.safetensors --prompt @notes.txt"""
 
 INSIGHTS_EXAMPLES = """\b
 Examples:
@@ -104,9 +106,21 @@ def sensitivity(
 def compare(
     *,
     schemes: Annotated[
-        Names,
-        typer.Option(parser=Names.parse, metavar="NAME,NAME,...", help="Schemes to compare."),
-    ] = "group,mlx,cachegen,uniform,exact",  # type: ignore[assignment]
+        Names | None,
+        typer.Option(
+            parser=Names.parse,
+            metavar="NAME,NAME,...",
+            help="Schemes to compare. Default: all that can be.",
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile",
+            metavar="FILE",
+            help="What 'calibrate' made: adds transform, and cachegen's symbol tables.",
+        ),
+    ] = None,
     at_kl: Annotated[
         float | None,
         typer.Option(metavar="X", help="Compare at a KL of X nats. Default: that of mlx 4 bits."),
@@ -122,7 +136,15 @@ def compare(
     from cachegen_cli import comparing
 
     where = {"at_kl": at_kl, "at_bits": at_bits}
-    run(comparing.compare, source, output, schemes=schemes, **where, **vars(continuation))
+    run(
+        comparing.compare,
+        source,
+        output,
+        schemes=schemes,
+        profile=profile,
+        **where,
+        **vars(continuation),
+    )
 
 
 @takes_options

@@ -10,6 +10,7 @@ from cachegen_cli.options.outputs import (
     ArtifactOptions,
     OutputOptions,
     PlanOptions,
+    ProfileOptions,
     ReportOptions,
 )
 from cachegen_cli.options.settings import (
@@ -32,6 +33,7 @@ __all__ = [
     "OutputOptions",
     "Percent",
     "PlanOptions",
+    "ProfileOptions",
     "QualityOptions",
     "QuantizerOptions",
     "ReportOptions",

@@ -118,11 +118,7 @@ class PlanOptions(ReportOptions):
         """Settle the file before any work is done."""
         super().__post_init__()
         if self.output:
-            if self.output.suffix.lower() != ".json":
-                raise UsageError(
-                    f"'{self.output}' does not end in .json", "a plan is JSON; --json prints it"
-                )
-            check_target(self.output, self.force)
+            _check_artifact(self.output, ".json", self.force)
 
     def deliver(self, result: Result, warnings: Sequence[str] = ()) -> None:
         """Write the plan, then print its report and warnings."""
@@ -130,6 +126,34 @@ class PlanOptions(ReportOptions):
             write_text(self.output, to_json(result) + "\n")
         super().deliver(result, warnings)
         if self.output and not self.quiet:
+            console.note(f"Wrote {self.output}")
+
+
+@dataclass(frozen=True)
+class ProfileOptions(ReportOptions):
+    """Where a profile is written, beside its report."""
+
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE.safetensors", help="Where to write the profile."
+        ),
+    ] = None
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the profile if it exists.")] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        """Settle the file before any work is done."""
+        super().__post_init__()
+        if self.output is None:
+            raise UsageError("it is not said where to write", "give -o FILE.safetensors")
+        _check_artifact(self.output, ".safetensors", self.force)
+
+    def deliver(self, result: Result, warnings: Sequence[str] = ()) -> None:
+        """Print the report and warnings of a profile that is written already."""
+        super().deliver(result, warnings)
+        if not self.quiet:
             console.note(f"Wrote {self.output}")
 
 
@@ -159,9 +183,7 @@ class ArtifactOptions:
             if not folder.is_dir():
                 raise UsageError(f"there is no folder '{folder}'", "--all takes a folder")
             return folder
-        if self.output.suffix != suffix:
-            raise UsageError(f"'{self.output}' does not end in {suffix}", "give it that suffix")
-        check_target(self.output, self.force)
+        _check_artifact(self.output, suffix, self.force)
         return self.output
 
     def pending(self, suffix: str, target_suffix: str) -> tuple[list[tuple[Path, Path]], int]:
@@ -174,3 +196,10 @@ class ArtifactOptions:
         ]
         left = [pair for pair in pairs if self.force or not pair[1].exists()]
         return left, len(pairs) - len(left)
+
+
+def _check_artifact(path: Path, suffix: str, force: bool) -> None:
+    """Refuse a file that cannot or may not be written."""
+    if path.suffix.lower() != suffix:
+        raise UsageError(f"'{path}' does not end in {suffix}", "give it that suffix")
+    check_target(path, force)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -96,9 +97,16 @@ class SchemeOptions:
             metavar="NAME[:KEY=N,...]",
             help="group (min/max groups of tokens), mlx (mlx-lm's quantized cache; "
             "group_size), cachegen (LMCache's codec; bins, chunk), uniform (one step a tensor; "
-            "error, step, bits or kl) or exact (no loss).",
+            "error, step, bits or kl), transform (one step in a calibrated basis; error, step, "
+            "bits, kl, basis) or exact (no loss).",
         ),
     ] = "group"
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile", metavar="FILE", help="What 'calibrate' made, for transform and cachegen."
+        ),
+    ] = None
     keep_first: Annotated[
         int,
         typer.Option("--keep-first", metavar="N", min=0, help="Leave first N tokens in 16 bits."),
@@ -114,10 +122,12 @@ class SchemeOptions:
         Raises:
             UsageError: a scheme or option of it that does not exist.
         """
+        from cachegen_cli.profiles import load_profile
         from cachegen_cli.schemes import parse
 
         name, options = parse(self.scheme)
-        return dict(vars(self)) | {"scheme": name, "options": options}
+        info = load_profile(self.profile).info if self.profile else None
+        return dict(vars(self)) | {"scheme": name, "options": options, "profile": info}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from cachegen_cli.report.columns import (
     View,
     by_layer,
     by_tensor,
+    profile_notes,
     skipped_notes,
     title_of,
 )
@@ -31,7 +32,8 @@ def analysis_view(result: Analysis, wide: bool) -> View:
     """A row a layer, or a row a tensor."""
     measured = result.measurement
     columns, rows, totals = by_tensor(measured) if wide else by_layer(measured)
-    notes = [_decision(measured), *skipped_notes(result.run), COUNTED]
+    profile = profile_notes(measured.settings)
+    notes = [_decision(measured), *profile, *skipped_notes(result.run), COUNTED]
     if wide:
         notes.insert(1, _container(measured))
         notes.append(PARTS_COUNTED)
@@ -85,7 +87,12 @@ def sweep_view(result: Sweep, wide: bool) -> View:
     ]
     raw = si_bytes(result.rows[0].totals.raw_bytes)
     counted = COUNTED + " rms error: relative to the 16-bit values."
-    notes = [*skipped_notes(result.run), counted if wide or not has_quality else COUNTED_CODED]
+    profile = profile_notes(result.rows[0].settings)
+    notes = [
+        *profile,
+        *skipped_notes(result.run),
+        counted if wide or not has_quality else COUNTED_CODED,
+    ]
     if has_quality:
         notes.append(f"{qualities.DEFINED} *: no other row has both fewer bytes and less KL.")
     if savings:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachegen_cli.report.units import bits, error, percent, si_bytes, whole
-from cachegen_cli.results import Bytes, Measurement, Run, Settings
+from cachegen_cli.results import Bytes, Measurement, ProfileInfo, Run, Settings
 
 Row = dict[str, Any]
 
@@ -112,7 +112,7 @@ def by_layer(measured: Measurement) -> tuple[list[Column], list[Row], list[Row]]
             "value_bits_per_element": values.coded_bits_per_element,
         }
 
-    rows = [row(la.layer, la.total, la.keys, la.values) for la in measured.layers]
+    rows = [row(la.label, la.total, la.keys, la.values) for la in measured.layers]
     return columns, rows, [row("total", measured.totals, measured.keys, measured.values)]
 
 
@@ -140,7 +140,7 @@ def by_tensor(measured: Measurement) -> tuple[list[Column], list[Row], list[Row]
     ]
     rows = [
         tensor.to_json()
-        | {"layer": la.layer, "tensor": name, "cache": la.cache, "tokens": la.tokens}
+        | {"layer": la.label, "tensor": name, "cache": la.cache, "tokens": la.tokens}
         for la in measured.layers
         for name, tensor in (("keys", la.keys), ("values", la.values))
     ]
@@ -194,6 +194,19 @@ def _widths(settings: Settings) -> str:
         return f"K{settings.key_bits} V{settings.value_bits}"
     keys, values = whole(list(plan.key_bits)), whole(list(plan.value_bits))
     return f"widths of {plan.source or 'the plan'} (K{keys} V{values})"
+
+
+def profile_notes(settings: Settings) -> list[str]:
+    """The profile that a scheme used, if it did."""
+    return [profile_sentence(settings.profile)] if settings.profile else []
+
+
+def profile_sentence(info: ProfileInfo) -> str:
+    """Where a profile is, what it was made from, and that its bytes are counted nowhere."""
+    return (
+        f"Profile {info.file}: {si_bytes(info.profile_bytes)}, kept once for the model and in no "
+        f"size here; calibrated on {info.tokens:,} tokens of {info.texts:,} texts."
+    )
 
 
 def skipped_notes(run: Run) -> list[str]:

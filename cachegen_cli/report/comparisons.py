@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from cachegen_cli.report.columns import Column, Row, View, skipped_notes, title_of, yes_no
+from cachegen_cli.report.columns import (
+    Column,
+    Row,
+    View,
+    profile_sentence,
+    skipped_notes,
+    title_of,
+    yes_no,
+)
 from cachegen_cli.report.plot import Point, scatter
 from cachegen_cli.report.qualities import ALL, DEFINED, KL
 from cachegen_cli.report.units import bits, error, percent, rough, si_bytes, times
-from cachegen_cli.results import Comparison, Settings, Standing
+from cachegen_cli.results import Comparison, Settings, Standing, curve_of
 
 
 def comparison_view(result: Comparison, wide: bool) -> View:
     """A row a scheme at the target; at the foot every setting that was measured."""
+    has_group = wide or "group" in result.schemes
     columns = (
         Column("scheme", "scheme", left=True, folds=True),
         Column("coded_bytes", "coded", si_bytes),
@@ -18,7 +27,7 @@ def comparison_view(result: Comparison, wide: bool) -> View:
         *((Column("stderr", "± of target", rough),) if wide else ()),
         Column("ratio_to_raw", "x16-bit", times),
         Column("ratio_to_mlx", "xmlx4", times),
-        Column("ratio_to_group", "xgroup", times),
+        *((Column("ratio_to_group", "xgroup", times),) if has_group else ()),
         *(ALL if wide else KL),
         *((Column("extrapolated", "out", yes_no),) if wide else ()),
     )
@@ -46,9 +55,11 @@ def comparison_view(result: Comparison, wide: bool) -> View:
         _winner(result, where),
         f"Above: where each scheme's curve meets {where}, straight between measured points in bits "
         "against log KL, with the standard error of what is read off. ~: beyond the measured "
-        "points, so a guess. Below: the points, for mlx and group with their bits. x16-bit, "
+        "points, so a guess. Below: the points, with their bits, bins or error. x16-bit, "
         "xmlx4, xgroup: how many times smaller than 16 bits, than mlx-lm's 4-bit cache as it is "
         "stored, and than the seed's groups at the same place of their curve.",
+        *_out_of_reach(result, where),
+        *_profiles(result),
         DEFINED,
         *skipped_notes(result.run),
     ]
@@ -58,12 +69,35 @@ def comparison_view(result: Comparison, wide: bool) -> View:
             Point(p.coded_bits_per_element, p.quality.kl_nats, marks[result.schemes.index(name)])
             for name in result.schemes
             for p in result.points
-            if p.settings.scheme == name
+            if curve_of(p) == name
         ],
         "coded bits an element",
         "KL in nats. " + ", ".join(f"{marks[i]}: {n}" for i, n in enumerate(result.schemes)),
     )
     return View(title_of(result.run, Settings(), grid=True), columns, rows, points, notes, drawing)
+
+
+def _out_of_reach(result: Comparison, where: str) -> list[str]:
+    """Which schemes are not in the table."""
+    names = result.out_of_reach
+    return [f"Too far from {where} to be read off: {', '.join(names)}."] if names else []
+
+
+def _profiles(result: Comparison) -> list[str]:
+    """What the profile takes beside the streams, and from when on it pays."""
+    used = [found for point in result.points if (found := point.settings.profile)]
+    if not used:
+        return []
+    pays = [
+        f"{one.scheme} never pays for it here"
+        if tokens is None
+        else f"{one.scheme} pays for it from {tokens:,} tokens on"
+        for one in result.standings
+        if result.profile_of(one)
+        for tokens in [result.profile_pays_tokens(one)]
+    ]
+    against = f" Against the best scheme without one, {', '.join(pays)}." if pays else ""
+    return [profile_sentence(used[0]) + against]
 
 
 def _standing_row(result: Comparison, one: Standing) -> Row:

@@ -9,6 +9,7 @@ from cachegen_cli.report.columns import (
     View,
     by_layer,
     by_tensor,
+    profile_notes,
     settings_of,
     skipped_notes,
     title_of,
@@ -30,6 +31,7 @@ def file_view(result: PackedFile, wide: bool) -> View:
         f"{result.prompt_tokens or 'No'} token ids in it.",
         f"Written by cachegen {result.tool.get('version')} with constriction "
         f"{result.tool.get('coder')}" + (f"; {metadata}." if metadata else "."),
+        *profile_notes(measured.settings),
         COUNTED,
     ]
     if wide:
@@ -70,13 +72,14 @@ def verification_view(result: Verification, wide: bool) -> View:
     return View(
         title_of(result.run, result.settings),
         columns,
-        [vars(check) | {"verdict": check.verdict} for check in result.checks],
+        [vars(check) | {"layer": check.label, "verdict": check.verdict} for check in result.checks],
         notes=[
             f"{failed} of {len(result.checks)} layers FAIL."
             if failed
             else f"PASS: all {len(result.checks)} layers came back, in no more bytes than "
             "predicted.",
             _whether_it_pays(result),
+            *profile_notes(result.settings),
             *skipped_notes(result.run),
         ],
     )

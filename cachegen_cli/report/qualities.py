@@ -13,6 +13,7 @@ from cachegen_cli.report.columns import (
     Column,
     Row,
     View,
+    profile_notes,
     skipped_notes,
     title_of,
 )
@@ -78,7 +79,12 @@ def quality_view(result: QualityAnalysis, wide: bool) -> View:
         _text_row(text.prompt.source, text.prompt.tokens, text.totals, text.quality)
         for text in measured.texts
     ]
-    notes = [*skipped_notes(result.run), DEFINED, COUNTED if wide else COUNTED_CODED]
+    notes = [
+        *profile_notes(measured.settings),
+        *skipped_notes(result.run),
+        DEFINED,
+        COUNTED if wide else COUNTED_CODED,
+    ]
     if measured.quality:
         notes.insert(0, quality_sentence(measured.quality) + _size_sentence(measured.totals))
     return View(
@@ -100,7 +106,9 @@ def sensitivity_view(result: Sensitivity, wide: bool) -> View:
         Column("bar", "", left=True, drawn=True),
     )
     largest = max(row.kl_nats for row in result.rows)
-    rows = [vars(row) | {"bar": _bar(row.kl_nats, largest)} for row in result.rows]
+    rows = [
+        vars(row) | {"layer": row.label, "bar": _bar(row.kl_nats, largest)} for row in result.rows
+    ]
     blank = {"cache": "", "bar": "", "kl_nats_stderr": None}
     totals = [
         blank | {"layer": "sum", "tensor": "both", "kl_nats": result.sum_kl_nats},
@@ -111,6 +119,7 @@ def sensitivity_view(result: Sensitivity, wide: bool) -> View:
         _depth_sentence(result),
         "Each row: KL (nats) with that tensor alone compressed. sum: of all rows; all: measured "
         "with everything compressed at once. If effects added up, both would be equal.",
+        *profile_notes(result.settings),
         *skipped_notes(result.run),
     ]
     return View(title_of(result.run, result.settings), columns, rows, totals, notes)
@@ -132,7 +141,7 @@ def plan_view(result: Plan, wide: bool) -> View:
     nothing: Row = dict.fromkeys(("key_bits", "value_bits", "key_kl_nats", "value_kl_nats"))
     rows = [
         nothing | BLANK | layer.total.to_json()
-        | {"layer": layer.layer, "key_bits": layer.keys.bits, "value_bits": layer.values.bits}
+        | {"layer": layer.label, "key_bits": layer.keys.bits, "value_bits": layer.values.bits}
         | ({"key_kl_nats": alone[2 * place].kl_nats} if alone else {})
         | ({"value_kl_nats": alone[2 * place + 1].kl_nats} if alone else {})
         for place, layer in enumerate(result.measurement.layers)

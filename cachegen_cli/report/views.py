@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cachegen_cli.report.analyses import analysis_view, models_view, sweep_view
+from cachegen_cli.report.calibrations import calibration_view
 from cachegen_cli.report.columns import View
 from cachegen_cli.report.comparisons import comparison_view
 from cachegen_cli.report.files import file_view, files_view, verification_view
@@ -13,6 +14,7 @@ from cachegen_cli.report.observations import insights_view
 from cachegen_cli.report.qualities import plan_view, quality_view, sensitivity_view
 from cachegen_cli.results import (
     Analysis,
+    Calibration,
     Comparison,
     Insights,
     ModelList,
@@ -38,6 +40,7 @@ _VIEWS: dict[type[Result], Callable[[Any, bool], View]] = {
     PackedFile: file_view,
     PackedFiles: files_view,
     Verification: verification_view,
+    Calibration: calibration_view,
 }
 
 

@@ -4,7 +4,7 @@ Bytes are integers, ratios fractions of 1. Derived numbers stand in the JSON too
 derived again when it is read. Knows neither MLX nor a terminal.
 """
 
-from cachegen_cli.results.comparison import Comparison, Standing
+from cachegen_cli.results.comparison import Comparison, Standing, curve_of
 from cachegen_cli.results.files import LayerCheck, PackedFile, PackedFiles, Verification
 from cachegen_cli.results.insights import Finding, Insights
 from cachegen_cli.results.kinds import (
@@ -27,16 +27,20 @@ from cachegen_cli.results.planning import (
     Target,
     TensorSensitivity,
 )
+from cachegen_cli.results.profile import CalibratedUnit, Calibration, ProfileInfo
 from cachegen_cli.results.quality import Quality
 from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo, Run, Skipped
 from cachegen_cli.results.settings import PlannedWidths, Settings
 from cachegen_cli.results.sizes import Bytes, LayerResult, TensorResult, total
+from cachegen_cli.results.spans import spans
 
 __all__ = [
     "KINDS",
     "SCHEMA",
     "Analysis",
     "Bytes",
+    "CalibratedUnit",
+    "Calibration",
     "Candidate",
     "Comparison",
     "Finding",
@@ -52,6 +56,7 @@ __all__ = [
     "PackedFiles",
     "Plan",
     "PlannedWidths",
+    "ProfileInfo",
     "PromptInfo",
     "Quality",
     "QualityAnalysis",
@@ -67,8 +72,10 @@ __all__ = [
     "TensorSensitivity",
     "TextResult",
     "Verification",
+    "curve_of",
     "from_json",
     "over_texts",
+    "spans",
     "to_json",
     "total",
 ]

@@ -10,6 +10,7 @@ from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.run import Run
 from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.spans import spans
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,12 @@ class LayerCheck:
     predicted_bytes: int
     actual_bytes: int
     failure: str = ""
+    layers: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """For people: "5" or "0-29"."""
+        return spans(self.layers or (self.layer,))
 
     @property
     def verdict(self) -> str:
@@ -154,5 +161,8 @@ class Verification:
             settings=Settings.from_json(data["settings"]),
             raw_bytes=data["raw_bytes"],
             fixed_bytes=data["fixed_bytes"],
-            checks=tuple(pick(LayerCheck, layer) for layer in data["layers"]),
+            checks=tuple(
+                pick(LayerCheck, layer | {"layers": tuple(layer.get("layers", ()))})
+                for layer in data["layers"]
+            ),
         )

@@ -13,6 +13,7 @@ from cachegen_cli.results.insights import Insights
 from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.planning import Plan, Sensitivity
+from cachegen_cli.results.profile import Calibration
 from cachegen_cli.results.run import Run
 
 SCHEMA = 1
@@ -137,12 +138,13 @@ Result = (
     | PackedFile
     | PackedFiles
     | Verification
+    | Calibration
 )
 KINDS: dict[str, type[Result]] = {
     kind.kind: kind
     for kind in (
         Analysis, QualityAnalysis, Sweep, Sensitivity, Plan, Insights, Comparison, ModelList,
-        PackedFile, PackedFiles, Verification,
+        PackedFile, PackedFiles, Verification, Calibration,
     )
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from cachegen_cli.results.picking import pick
 from cachegen_cli.results.quality import Quality
 from cachegen_cli.results.run import Run
 from cachegen_cli.results.settings import PlannedWidths, Settings
+from cachegen_cli.results.spans import spans
 
 SAME_BYTES = 1.01  # of a plan's, for what it is compared with
 
@@ -24,6 +25,7 @@ class TensorSensitivity:
     Attributes:
         tensor: "keys" or "values".
         kl_nats, kl_nats_stderr: as in `Quality`.
+        layers: where several are coded as one, all of them.
     """
 
     layer: int
@@ -31,6 +33,17 @@ class TensorSensitivity:
     tensor: str
     kl_nats: float
     kl_nats_stderr: float | None
+    layers: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """For people: "5" or "0-29"."""
+        return spans(self.layers or (self.layer,))
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TensorSensitivity:
+        """The inverse of `dataclasses.asdict`."""
+        return pick(cls, data | {"layers": tuple(data.get("layers", ()))})
 
 
 @dataclass(frozen=True)
@@ -104,20 +117,25 @@ class Sensitivity:
         return cls(
             Run.from_json(data),
             Settings.from_json(data["settings"]),
-            tuple(pick(TensorSensitivity, row) for row in data["rows"]),
+            tuple(TensorSensitivity.from_json(row) for row in data["rows"]),
             pick(Quality, data["together"]),
         )
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A setting that was measured beside a plan: its size and quality over all texts."""
+    """A setting that was measured beside others: its size and quality over all texts.
+
+    Attributes:
+        curve: of a comparison, what the setting is a point of.
+    """
 
     name: str
     settings: Settings
     coded_bytes: int
     coded_bits_per_element: float
     quality: Quality
+    curve: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """All fields."""
@@ -242,7 +260,7 @@ class Plan:
             "run": Run.from_json(data),
             "target": pick(Target, data["target"]),
             "choices": tuple(data["choices"]),
-            "sensitivities": tuple(pick(TensorSensitivity, s) for s in data["sensitivities"]),
+            "sensitivities": tuple(TensorSensitivity.from_json(s) for s in data["sensitivities"]),
             "measurement": Measurement.from_json(data),
             "uniform": tuple(Candidate.from_json(one) for one in data["uniform"]),
             "depth": Candidate.from_json(data["depth"]) if data["depth"] else None,

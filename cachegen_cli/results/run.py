@@ -92,6 +92,10 @@ class Run:
         """The run with more warnings."""
         return replace(self, warnings=(*self.warnings, *more))
 
+    def with_timing(self, more: dict[str, float]) -> Run:
+        """The run with more times."""
+        return replace(self, timing=self.timing | more)
+
     @property
     def messages(self) -> list[str]:
         """The warnings for people."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cachegen_cli.results.picking import pick
+from cachegen_cli.results.profile import ProfileInfo
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Settings:
         plan: the widths, where the schedule is "plan".
         scheme: how values become codes (`schemes.SCHEMES`); some have no code width.
         options: of the scheme, as they were given.
+        profile: what was calibrated for the model, where the scheme uses it.
     """
 
     key_bits: int = 4
@@ -83,6 +85,7 @@ class Settings:
     plan: PlannedWidths | None = None
     scheme: str = "group"
     options: dict[str, Any] = field(default_factory=dict)
+    profile: ProfileInfo | None = None
 
     @property
     def scheme_text(self) -> str:
@@ -112,6 +115,10 @@ class Settings:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Settings:
-        """The inverse of `dataclasses.asdict`; settings of earlier versions have no plan."""
-        plan = data.get("plan")
-        return pick(cls, data | {"plan": PlannedWidths.from_json(plan) if plan else None})
+        """The inverse of `dataclasses.asdict`; settings of earlier versions lack some."""
+        plan, profile = data.get("plan"), data.get("profile")
+        own = {
+            "plan": PlannedWidths.from_json(plan) if plan else None,
+            "profile": pick(ProfileInfo, profile) if profile else None,
+        }
+        return pick(cls, data | own)

@@ -9,6 +9,7 @@ from math import sqrt
 from typing import Any, ClassVar
 
 from cachegen_cli.results.picking import pick
+from cachegen_cli.results.spans import spans
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +142,12 @@ class TensorResult(Bytes):
 
 @dataclass(frozen=True)
 class LayerResult:
-    """One cache entry: ``tokens`` kept of ``tokens_seen``."""
+    """One cache entry, or several that are coded as one: ``tokens`` kept of ``tokens_seen``.
+
+    Attributes:
+        layer: the entry, the first of several.
+        layers: all of them; empty in results of earlier versions.
+    """
 
     layer: int
     cache: str
@@ -149,6 +155,12 @@ class LayerResult:
     tokens_seen: int
     keys: TensorResult
     values: TensorResult
+    layers: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """For people: "5" or "0-29"."""
+        return spans(self.layers or (self.layer,))
 
     @cached_property
     def total(self) -> Bytes:
@@ -163,7 +175,7 @@ class LayerResult:
     def from_json(cls, data: dict[str, Any]) -> LayerResult:
         """The inverse of `to_json`."""
         tensors = {name: pick(TensorResult, data[name]) for name in ("keys", "values")}
-        return pick(cls, data | tensors)
+        return pick(cls, data | tensors | {"layers": tuple(data.get("layers", ()))})
 
 
 def pooled(layers: Sequence[LayerResult]) -> LayerResult:
@@ -176,6 +188,7 @@ def pooled(layers: Sequence[LayerResult]) -> LayerResult:
         sum(layer.tokens_seen for layer in layers),
         _pooled_tensor([layer.keys for layer in layers]),
         _pooled_tensor([layer.values for layer in layers]),
+        first.layers,
     )
 
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.profiles import Profile
 from cachegen_cli.results import Settings
 from cachegen_cli.schemes.affine import Affine
-from cachegen_cli.schemes.base import Coded, Place, Scheme
+from cachegen_cli.schemes.base import Coded, Place, Scheme, code_shape, expected_of
 from cachegen_cli.schemes.cachegen import CacheGen
 from cachegen_cli.schemes.exact import Exact
 from cachegen_cli.schemes.group import Group
+from cachegen_cli.schemes.transform import Transform
 from cachegen_cli.schemes.uniform import Uniform
 
 __all__ = [
     "SCHEMES",
-    "UNDO_ROPE",
     "Coded",
     "Place",
     "Scheme",
+    "code_shape",
+    "expected_of",
     "from_header",
     "parse",
     "scheme_at",
@@ -27,7 +30,7 @@ __all__ = [
 ]
 
 SCHEMES: dict[str, Any] = {
-    scheme.name: scheme for scheme in (Group, Affine, CacheGen, Uniform, Exact)
+    scheme.name: scheme for scheme in (Group, Affine, CacheGen, Uniform, Transform, Exact)
 }
 # what may follow NAME: as key=value; other fields of a scheme follow from where a tensor stands
 _OPTIONS: dict[str, tuple[str, ...]] = {
@@ -35,8 +38,11 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "mlx": ("group_size",),
     "cachegen": ("bins", "chunk"),
     "uniform": ("error", "step", "bits", "kl"),
+    "transform": ("error", "step", "bits", "kl", "basis"),
     "exact": (),
 }
+_WORDS = ("basis",)  # options that are no numbers
+_INTEGERS = ("group_size", "bins", "chunk")
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -54,7 +60,7 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         if key not in _OPTIONS[name]:
             raise UsageError(f"scheme {name} has no option '{key}'", _options_hint(name))
         try:
-            options[key] = float(value) if name == "uniform" else int(value)
+            options[key] = value if key in _WORDS else _number(key, value)
         except ValueError:
             raise UsageError(f"'{part}' is not a number", f"write {name}:{key}=N") from None
     return name, options
@@ -71,23 +77,32 @@ def scheme_at(settings: Settings, place: Place) -> Scheme:
 
 
 def to_header(scheme: Scheme) -> dict[str, Any]:
-    """What a file's header says of a scheme."""
-    return {"name": scheme.name} | asdict(scheme)  # type: ignore[call-overload]
+    """What a file's header says of a scheme; what a profile holds is not in it."""
+    return {"name": scheme.name} | {f.name: getattr(scheme, f.name) for f in _plain(type(scheme))}
 
 
-def from_header(data: dict[str, Any]) -> Scheme:
+def from_header(
+    data: dict[str, Any], profile: Profile | None, tensor: str, entries: tuple[int, ...]
+) -> Scheme:
     """The inverse of `to_header`.
 
+    Args:
+        profile: if it is given; it has to be the one that was used.
+        tensor, entries: as in `Place`.
+
     Raises:
-        InputError: no such scheme, or not its fields.
+        InputError: no such scheme, or not its fields, or another profile.
     """
     try:
         kind = SCHEMES[data["name"]]
-        values = {f.name: data[f.name] for f in fields(kind)}
-        for f in fields(kind):
+        known = {f.name: f.default for f in _plain(kind) if f.default is not MISSING}
+        values = {f.name: (known | data)[f.name] for f in _plain(kind)}
+        for f in _plain(kind):
             if type(values[f.name]).__name__ != str(f.type).partition("[")[0]:
                 raise TypeError(f.name)
             if f.type == "int" and values[f.name] < 1:
+                raise ValueError(f.name)
+            if f.type == "float" and not 0 <= values[f.name] < 1e30:
                 raise ValueError(f.name)
         scheme: Scheme = kind(**values)
         if not all(0 <= bits <= 8 for bits in scheme.plane_bits):
@@ -96,9 +111,29 @@ def from_header(data: dict[str, Any]) -> Scheme:
         raise InputError(
             f"its scheme cannot be read: {error}", "update cachegen, or get the file again"
         ) from error
-    return scheme
+    used = getattr(scheme, "profile", "")
+    if not used:
+        return scheme
+    if profile is None:
+        raise InputError("it needs the profile that it was packed with", "give --profile FILE")
+    if profile.info.sha256 != used:
+        raise InputError(
+            f"it was packed with another profile than '{profile.info.file}', one of SHA-256 {used}",
+            "give that one as --profile FILE",
+        )
+    return scheme.bound(profile, tensor, entries)  # type: ignore[attr-defined]
+
+
+def _plain(kind: Any) -> list[Field[Any]]:
+    """The fields of a scheme that a header holds."""
+    return [f for f in fields(kind) if f.compare]
+
+
+def _number(key: str, value: str) -> float | int:
+    return int(value) if key in _INTEGERS else float(value)
 
 
 def _options_hint(name: str) -> str:
     names = _OPTIONS[name]
-    return f"it takes {', '.join(f'{key}=N' for key in names)}" if names else "it takes none"
+    shown = (f"{key}={'layer|model' if key in _WORDS else 'N'}" for key in names)
+    return f"it takes {', '.join(shown)}" if names else "it takes none"

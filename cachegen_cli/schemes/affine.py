@@ -36,6 +36,7 @@ class Affine:
     summary: ClassVar[str] = "what mlx_lm --kv-bits stores: affine groups along head_dim"
     has_bits: ClassVar[bool] = True
     undoes_rope: ClassVar[bool] = False
+    profile_use: ClassVar[str] = "none"
     bits: int
     group_size: int
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.device import mx
+from cachegen_cli.profiles import Profile
 from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import Rows
 
@@ -25,6 +26,8 @@ class Place(NamedTuple):
         bits: code width under the schedule.
         dtype: "float16" or "bfloat16".
         rotary: how keys were rotated, or why that is not known.
+        profile: what was calibrated for the model, if it is given.
+        entries: cache entries that it holds.
     """
 
     tensor: str
@@ -33,6 +36,8 @@ class Place(NamedTuple):
     bits: int
     dtype: str
     rotary: Rotary | str = ""
+    profile: Profile | None = None
+    entries: tuple[int, ...] = ()
 
 
 class Plane(NamedTuple):
@@ -105,6 +110,7 @@ class Scheme(Protocol):
     summary: ClassVar[str]
     has_bits: ClassVar[bool]  # whether a code width is chosen for it
     undoes_rope: ClassVar[bool]  # whether it wants keys without their position
+    profile_use: ClassVar[str]  # "none", "may" or "must"
 
     @classmethod
     def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Scheme:
@@ -137,6 +143,21 @@ class Scheme(Protocol):
         Raises:
             InputError: parameters that do not fit the codes.
         """
+
+
+def code_shape(scheme: Scheme, heads: int, dim: int) -> tuple[int, int]:
+    """Heads and channels of a scheme's codes."""
+    components: int = getattr(scheme, "components", 0)
+    return (1, components) if components else (heads, dim)
+
+
+def expected_of(scheme: Scheme) -> npt.NDArray[np.int64] | None:
+    """What coder and decoder know of a scheme's codes from a profile.
+
+    Frequencies [channels, symbols], or for codes of any size scales [channels].
+    """
+    found: npt.NDArray[np.int64] | None = getattr(scheme, "expected", None)
+    return found
 
 
 def token_major(codes: Codes) -> mx.array:

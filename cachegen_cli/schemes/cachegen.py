@@ -9,14 +9,16 @@ largest magnitude and C = bins // 2 - 1::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from cachegen_cli.device import mx
 from cachegen_cli.entropy import channel_histograms
 from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.profiles import Profile
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import (
     Arrays,
@@ -28,6 +30,8 @@ from cachegen_cli.schemes.base import (
     sixteen_bit,
     token_major,
 )
+
+Frequencies = npt.NDArray[np.int64]
 
 CHUNK_TOKENS = 256  # LMCache's chunk_size
 _STREAM_TOKENS = 256  # tokens a stream of the shipped coder
@@ -45,9 +49,12 @@ class CacheGen:
     summary: ClassVar[str] = "the codec of CacheGen's authors and LMCache: one scale a token"
     has_bits: ClassVar[bool] = False
     undoes_rope: ClassVar[bool] = False
+    profile_use: ClassVar[str] = "may"
     bins: int
     chunk: int = CHUNK_TOKENS
     table_bins: int = _FINE  # the most bins of any layer, on which the shipped tables depend
+    profile: str = ""  # SHA-256 of the profile whose symbol tables it uses
+    expected: Frequencies | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def at(cls, place: Place, options: dict[str, Any], group_size: int) -> CacheGen:
@@ -61,7 +68,17 @@ class CacheGen:
         chunk = options.get("chunk", CHUNK_TOKENS)
         if chunk < 1:
             raise UsageError(f"chunks of {chunk} tokens do not work", "give 1 or more")
-        return cls(bins, chunk, options.get("bins", _FINE))
+        found = cls(bins, chunk, options.get("bins", _FINE))
+        return (
+            found.bound(place.profile, place.tensor, place.entries)
+            if place.entries and place.profile
+            else found
+        )
+
+    def bound(self, profile: Profile, tensor: str, entries: tuple[int, ...]) -> CacheGen:
+        """The scheme with the symbol tables of a profile (the paper's offline profile)."""
+        symbols = profile.symbols(entries[0], tensor, self.bins)
+        return replace(self, profile=profile.info.sha256, expected=symbols)
 
     @property
     def centre(self) -> int:

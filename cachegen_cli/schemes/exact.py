@@ -23,6 +23,7 @@ class Exact:
     summary: ClassVar[str] = "the 16-bit values without any loss"
     has_bits: ClassVar[bool] = False
     undoes_rope: ClassVar[bool] = False
+    profile_use: ClassVar[str] = "none"
     dtype: str
 
     @classmethod

@@ -30,6 +30,7 @@ class Group:
     summary: ClassVar[str] = "min/max of groups of tokens by channel, as in VeloxQuant-MLX"
     has_bits: ClassVar[bool] = True
     undoes_rope: ClassVar[bool] = False
+    profile_use: ClassVar[str] = "none"
     bits: int
     group_size: int
 

@@ -20,8 +20,6 @@ from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import Coded, Codes, Place, Plane, sixteen_bit
 
-ERROR = 0.05
-SMALLEST_ERROR, LARGEST_ERROR = 1e-6, 1.0
 _LARGEST_CODE = float(1 << 30)
 _SMALLEST_STEP = 1e-30
 
@@ -34,6 +32,8 @@ class Uniform:
     summary: ClassVar[str] = "one step a tensor, rotary position undone, adaptive coding"
     has_bits: ClassVar[bool] = False
     undoes_rope: ClassVar[bool] = True
+    profile_use: ClassVar[str] = "none"
+    errors: ClassVar[tuple[float, float, float]] = (1e-6, 0.05, 1.0)  # least, usual, most
     step: float
     error: float
     rotary: dict[str, Any] = field(default_factory=dict)  # empty: keys stay as they are
@@ -41,13 +41,14 @@ class Uniform:
     @classmethod
     def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Uniform:
         """The scheme for a tensor."""
-        step, error = (float(options.get(k, v)) for k, v in (("step", 0.0), ("error", ERROR)))
+        least, usual, most = cls.errors
+        step, error = (float(options.get(k, v)) for k, v in (("step", 0.0), ("error", usual)))
         targets = [options[key] for key in ("bits", "kl") if key in options]
         if len(targets) > 1 or (targets and "step" in options):
             raise UsageError("uniform has one of error, step, bits and kl", "give one")
         if any(not 0 < target < 1e6 for target in targets):
             raise UsageError(f"{targets[0]:g} is no target", "it is a number above 0")
-        if not 0 <= step < 1e6 or not SMALLEST_ERROR <= error <= LARGEST_ERROR:
+        if not 0 <= step < 1e6 or not least <= error <= most:
             raise UsageError(
                 f"uniform has no step of {step:g} or error of {error:g}",
                 "an error is 0.000001 to 1, as uniform:error=0.05",

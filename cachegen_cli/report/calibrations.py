@@ -1,0 +1,59 @@
+"""What is shown of a profile that was just made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachegen_cli.report.columns import Column, View, skipped_notes, title_of
+from cachegen_cli.report.units import percent, si_bytes
+from cachegen_cli.results import Calibration, Settings, spans
+
+
+def calibration_view(result: Calibration, wide: bool) -> View:
+    """A row a basis across layers; with ``wide`` those of single layers, too."""
+    columns = (
+        Column("layers", "layers"),
+        Column("tensor", "tensor", left=True),
+        Column("channels", "channels"),
+        Column("components", "components"),
+        Column("energy", "energy", percent),
+        Column("weight_least", "weights from", _weight),
+        Column("weight_most", "to", _weight),
+    )
+    widest = max(len(unit.layers) for unit in result.units)
+    shown = [unit for unit in result.units if wide or widest == 1 or len(unit.layers) > 1]
+    rows = [
+        {
+            "layers": spans(unit.layers),
+            "tensor": unit.tensor,
+            "channels": unit.channels,
+            "components": unit.components,
+            "energy": unit.energy,
+            "weight_least": min(unit.step_weights),
+            "weight_most": max(unit.step_weights),
+        }
+        for unit in shown
+    ]
+    profile, fewest = result.profile, min(unit.channels for unit in shown)
+    notes = [
+        f"Profile {profile.file}: {si_bytes(profile.profile_bytes)}, from {profile.tokens:,} "
+        f"tokens of {profile.texts:,} texts. It is kept once for {profile.model}; no size of a "
+        "scheme that uses it counts it.",
+        "energy: share of the texts' variance that the components hold, layers scaled alike. "
+        "weights: how many times finer than others layers are coded, by their share in the KL; 1 "
+        "where that was not measured.",
+    ]
+    if profile.tokens < 2 * fewest:
+        notes.insert(
+            1,
+            f"{profile.tokens:,} tokens are few for bases of {fewest:,} channels: take several "
+            "times as many.",
+        )
+    return View(
+        title_of(result.run, Settings(0, 0), grid=True),
+        columns, rows, notes=[*notes, *skipped_notes(result.run)],
+    )  # fmt: skip
+
+
+def _weight(value: Any) -> str:
+    return f"{value:.2f}"
