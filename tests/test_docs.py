@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from cachegen_cli import analyze, capture_texts, compare, pack, plan, sensitivity, to_json, verify
+from cachegen_cli import (
+    analyze,
+    calibrate,
+    capture_texts,
+    compare,
+    pack,
+    plan,
+    sensitivity,
+    to_json,
+    verify,
+)
 from cachegen_cli.insights import insights
 from cachegen_cli.prompt import samples_folder
 
@@ -24,8 +34,8 @@ def help_of(*command: str) -> str:
 
 
 COMMANDS = [
-    "analyze", "sweep", "quality", "sensitivity", "compare", "insights", "plan", "models", "verify",
-    "pack", "unpack", "inspect",
+    "analyze", "sweep", "quality", "sensitivity", "compare", "calibrate", "insights", "plan",
+    "models", "verify", "pack", "unpack", "inspect",
 ]  # fmt: skip
 
 
@@ -62,6 +72,7 @@ def test_every_json_key_is_documented(result, swept, captured, llama, tmp_path):
         result, swept, verify(captured), pack(captured, tmp_path / "c.cgkv"), sensitivity(texts),
         plan(texts, target_bits=5.2, choices=(2, 4)), analyze(texts, quality=True),
         insights(texts), compare(texts, schemes=("group", "uniform")),
+        calibrate(str(llama), "a text " * 9, tmp_path / "p.safetensors"),
     )  # fmt: skip
     for one in results:
         for key in set(keys(json.loads(to_json(one)))):
