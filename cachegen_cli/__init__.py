@@ -20,6 +20,7 @@ _HOMES = {
     "cachegen_cli.catalog": ("list_models",),
     "cachegen_cli.coding": ("decode", "encode"),
     "cachegen_cli.comparing": ("compare",),
+    "cachegen_cli.converting": ("convert", "write_capture"),
     "cachegen_cli.entropy": (
         "entropy_coded_bytes", "entropy_coded_bytes_batched", "fixed_width_bytes",
         "fixed_width_bytes_batched", "symbol_entropy_bits", "token_delta", "token_delta_batched",
@@ -27,6 +28,7 @@ _HOMES = {
     "cachegen_cli.errors": (
         "CachegenError", "InputError", "ModelError", "OutputError", "UsageError",
     ),
+    "cachegen_cli.filed": ("capture_file",),
     "cachegen_cli.model": ("Model", "load_model"),
     "cachegen_cli.packing": ("pack",),
     "cachegen_cli.planning": ("plan",),

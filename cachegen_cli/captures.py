@@ -13,14 +13,16 @@ from typing import Any
 
 from cachegen_cli import __version__
 from cachegen_cli.device import mx
+from cachegen_cli.entrynotices import ignored_notices, shared_notices
 from cachegen_cli.errors import InputError, ModelError, UsageError
-from cachegen_cli.kvcache import LayerKV, make_cache, read_cache
+from cachegen_cli.kvbits import by_entry
+from cachegen_cli.kvcache import LayerKV, read_cache
 from cachegen_cli.model import Model, dtype_name, load_model
 from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import DEFAULT_SAMPLE, LONG_SAMPLE, Prompt, read_prompt
 from cachegen_cli.reading import cut, encode, prefill
-from cachegen_cli.results import ModelInfo, Notice, PromptInfo, Skipped
+from cachegen_cli.results import Entry, ModelInfo, Notice, PromptInfo, Skipped
 from cachegen_cli.rope import Rotary, rotaries
 from cachegen_cli.rows import Context, without_model
 
@@ -54,9 +56,10 @@ class Capture:
         metadata: what mlx_lm.generate wants to find beside a prompt cache.
         live: None where no continuation was asked for.
         loaded: the model, for looking how it rotates keys.
+        cache: mlx-lm's own, if it was to be kept.
     """
 
-    layers: tuple[LayerKV, ...]
+    layers: Sequence[LayerKV]
     skipped: tuple[Skipped, ...]
     model: ModelInfo
     prompt: PromptInfo
@@ -66,11 +69,7 @@ class Capture:
     metadata: dict[str, str]
     live: Live | None = None
     loaded: Model | None = None
-
-    @property
-    def all_tokens(self) -> tuple[int, ...]:
-        """The analysed tokens and the continuation."""
-        return self.tokens + (self.live.continuation if self.live else ())
+    cache: list[Any] | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -83,18 +82,31 @@ class Capture:
         return Context(self.tokens, lambda layer: self.rotaries[layer])
 
     @cached_property
-    def rotaries(self) -> list[Rotary | str]:
+    def kv_bits(self) -> dict[Entry, str]:
+        """What ``mlx_lm --kv-bits`` would do to each entry, where that can be told.
+
+        The model is run on a few tokens to find out.
+        """
+        if self.loaded is None:
+            return {
+                kv.layer: "crashes: RotatingKVCache Quantization NYI"
+                for kv in self.layers
+                if kv.cache == "RotatingKVCache"
+            }
+        places = [int(str(s.layer).split("/")[0]) for s in self.layers]
+        places += [int(str(s.entry).split("/")[0]) for s in self.skipped]
+        found = by_entry(self.loaded.network, max(places) + 1)
+        return {kv.layer: found[int(str(kv.layer).split("/")[0])] for kv in self.layers}
+
+    @cached_property
+    def rotaries(self) -> dict[Entry, Rotary | str]:
         """How keys of each cache entry were rotated, or why that is not known.
 
         The model is run on a few tokens to find out.
         """
-        n = len(self.layers) + len(self.skipped)
         if self.loaded is None:
-            return [without_model(layer) for layer in range(n)]
-        cache: list[Any] = [None] * n
-        for kv, entry in zip(self.layers, make_cache(self.layers), strict=True):
-            cache[kv.layer] = entry
-        return rotaries(self.loaded.network, cache)
+            return {kv.layer: without_model(kv.layer) for kv in self.layers}
+        return rotaries(self.loaded.network, self.layers)
 
 
 Texts = str | Prompt | Sequence[str | Prompt] | None
@@ -128,6 +140,8 @@ def capture_texts(
     revision: str | None = None,
     trust_remote_code: bool = False,
     profile: Profile | None = None,
+    keep_cache: bool = False,
+    max_kv_size: int | None = None,
     progress: Progress = no_progress,
 ) -> Iterator[Capture]:
     """A capture of each text, with the model loaded once; all texts are checked before any runs.
@@ -142,6 +156,8 @@ def capture_texts(
         max_prompt_tokens: cut each text to its first tokens, the continuation included.
         adapter_path, revision, trust_remote_code: as in `load_model`.
         profile: is refused, before a text is read, unless it is of the model.
+        keep_cache: keep mlx-lm's cache, too, to write it to a file.
+        max_kv_size: tokens that the cache holds, as mlx-lm's option; many models ignore it.
         progress: called with (stage, done, of).
 
     Raises:
@@ -183,7 +199,7 @@ def capture_texts(
         )
         encoded.append((info, tokens))
     for info, tokens in encoded:
-        yield _run(model, info, tokens, metadata, load_seconds, progress)
+        yield _run(model, info, tokens, metadata, load_seconds, keep_cache, max_kv_size, progress)
         load_seconds = 0.0
 
 
@@ -210,15 +226,17 @@ def _run(
     tokens: list[int],
     metadata: dict[str, str],
     load_seconds: float,
+    keep_cache: bool,
+    max_kv_size: int | None,
     progress: Progress,
 ) -> Capture:
     started = time.perf_counter()
-    cache = prefill(model, tokens[: info.tokens], progress)
-    layers, skipped = read_cache(cache, model.dtype)
+    cache = prefill(model, tokens[: info.tokens], progress, max_kv_size)
+    layers, skipped = read_cache(cache, model.dtype, model.latent_ranks)
     if not layers:
         raise ModelError(
             f"{model.id} keeps no KV cache that can be analysed: " + "; ".join(_by_class(skipped)),
-            "this version analyses KVCache and RotatingKVCache entries",
+            "only attention caches can be; a recurrent state has no tokens to code",
         )
     continuation = tuple(tokens[info.tokens :])
     return Capture(
@@ -226,7 +244,11 @@ def _run(
         skipped=tuple(skipped),
         model=_model_info(model, layers),
         prompt=info,
-        notices=tuple(model.notices),
+        notices=(
+            *model.notices,
+            *shared_notices(model, cache, layers),
+            *ignored_notices(model, max_kv_size),
+        ),
         timing={
             "load_seconds": load_seconds,
             "prefill_seconds": time.perf_counter() - started,
@@ -235,6 +257,7 @@ def _run(
         metadata=metadata,
         live=Live(model, cache, continuation) if continuation else None,
         loaded=model,
+        cache=cache if keep_cache else None,
     )
 
 

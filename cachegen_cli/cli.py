@@ -49,5 +49,7 @@ for command, examples in (
     (files.pack, files.PACK_EXAMPLES),
     (files.unpack, files.UNPACK_EXAMPLES),
     (files.inspect, files.INSPECT_EXAMPLES),
+    (files.capture, files.CAPTURE_EXAMPLES),
+    (files.convert, files.CONVERT_EXAMPLES),
 ):
     app.command(epilog=examples)(command)

@@ -29,7 +29,7 @@ CURVES: dict[str, tuple[dict[str, Any], ...]] = {
     "exact": ({},),
 }
 _TARGETS = {"step", *TARGETS}  # options that name one point
-SEEN = 0.5  # of a text's runs of tokens, from which on it is one that was calibrated on
+SEEN = 0.5  # of the runs of tokens of a context or a continuation, which is then a known one
 
 
 def compare(
@@ -68,6 +68,8 @@ def compare(
     known = load_profile(profile) if profile else None
     if schemes is None:
         schemes = [name for name in SCHEMES if known or SCHEMES[name].profile_use != "must"]
+    if known and not any(SCHEMES[parse(s)[0]].profile_use != "none" for s in schemes):
+        raise UsageError("none of these schemes uses a profile", "leave out --profile")
     curves = [(text, one) for text in dict.fromkeys(schemes) for one in _curve(text, known)]
     if not curves:
         raise UsageError("there are no schemes to compare", f"choose from {', '.join(SCHEMES)}")
@@ -119,11 +121,12 @@ def _unseen(texts: Iterable[Capture], profile: Profile | None) -> Iterator[Captu
         UsageError: one was.
     """
     for text in texts:
-        seen = profile.documents.share(text.all_tokens) if profile else 0.0
+        parts = (text.tokens, text.live.continuation if text.live else ())
+        seen = max(profile.documents.share(part) for part in parts) if profile else 0.0
         if profile and seen >= SEEN:
             raise UsageError(
                 f"{text.prompt.source} is among the texts of profile '{profile.info.file}' "
-                f"({seen:.0%} of its runs of tokens are)",
+                f"({seen:.0%} of the runs of tokens of what is compressed or scored are)",
                 "score another text, or calibrate without it",
             )
         yield text

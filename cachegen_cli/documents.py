@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from cachegen_cli.device import mx
 
-RUN = 24  # tokens
-ONE_IN = 8
+RUN = 16  # tokens
+ONE_IN = 2
 _ARRAY = "documents"
 
 
@@ -32,13 +32,13 @@ class Documents:
     """
 
     names: tuple[str, ...]
-    hashes: npt.NDArray[np.uint64]
+    hashes: npt.NDArray[np.uint32]
 
     @classmethod
     def of(cls, texts: Sequence[tuple[str, Sequence[int]]]) -> Documents:
         """Fingerprints of (name, tokens) of texts."""
         hashes = [fingerprint(tokens) for _, tokens in texts]
-        found = np.unique(np.concatenate(hashes)) if hashes else np.zeros(0, np.uint64)
+        found = np.unique(np.concatenate(hashes)) if hashes else np.zeros(0, np.uint32)
         return cls(tuple(name for name, _ in texts), found)
 
     def share(self, tokens: Sequence[int]) -> float:
@@ -56,13 +56,13 @@ class Documents:
         return cls(tuple(map(str, names)), np.asarray(arrays[_ARRAY]))
 
 
-def fingerprint(tokens: Sequence[int]) -> npt.NDArray[np.uint64]:
+def fingerprint(tokens: Sequence[int]) -> npt.NDArray[np.uint32]:
     """Hashes of some of a text's runs of tokens; of the whole text, where it is shorter."""
     data = np.asarray(tokens, "<u4").tobytes()
     starts = range(max(len(tokens) - RUN, 0) + 1)
     hashes = [
-        int.from_bytes(hashlib.blake2b(data[4 * i : 4 * (i + RUN)], digest_size=8).digest(), "big")
+        int.from_bytes(hashlib.blake2b(data[4 * i : 4 * (i + RUN)], digest_size=4).digest(), "big")
         for i in starts
     ]
     kept = [one for one in hashes if one % ONE_IN == 0] or hashes[:1]
-    return np.unique(np.array(kept, np.uint64))
+    return np.unique(np.array(kept, np.uint32))

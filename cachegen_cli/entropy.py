@@ -189,13 +189,13 @@ def estimates(histograms: Histograms, head_parameter_bytes: int) -> Estimates:
 
 def wide_estimates(codes: npt.NDArray[np.int32]) -> Estimates:
     """The four estimates of codes [H, D, T] of any size; all heads together, no parameters."""
-    heads = codes.reshape(len(codes), -1)
-    delta = np.diff(codes, axis=2, prepend=0)
+    heads, dim, tokens = codes.shape
+    channels, pooled = (heads * dim, tokens), (heads, dim * tokens)
     found = [
-        ceil(round(_sorted_information(rows), 6) / 8)
-        for rows in (codes.reshape(-1, codes.shape[2]), heads,
-                     delta.reshape(-1, codes.shape[2]), delta.reshape(len(codes), -1))
-    ]  # fmt: skip
+        ceil(round(_sorted_information(part.reshape(shape)), 6) / 8)
+        for part in (codes, np.diff(codes, axis=2, prepend=0))
+        for shape in (channels, pooled)
+    ]
     return Estimates(*([size] for size in found))
 
 

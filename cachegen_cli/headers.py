@@ -17,7 +17,14 @@ from cachegen_cli.coding.container import (
 from cachegen_cli.coding.repeats import anonymous
 from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache import LayerKV
-from cachegen_cli.results import LayerResult, Measurement, PackedFile, Settings, TensorResult
+from cachegen_cli.results import (
+    LayerResult,
+    Measurement,
+    Notice,
+    PackedFile,
+    Settings,
+    TensorResult,
+)
 from cachegen_cli.results.picking import pick
 from cachegen_cli.schemes import SCHEMES, to_header
 from cachegen_cli.tensors import Tensor
@@ -29,6 +36,7 @@ def file_header(
     tokens: Sequence[int],
     layers: list[dict[str, Any]],
     with_tokens: bool = True,
+    warnings: Sequence[Notice] = (),
 ) -> dict[str, Any]:
     """The whole header from its layers' entries, with the token ids or only what repeats."""
     repeats = anonymous(tokens) if SCHEMES[settings.scheme].undoes_rope else []
@@ -41,6 +49,7 @@ def file_header(
         "metadata": dict(metadata),
         "tokens": list(tokens) if with_tokens else [],
         "repeats": repeats,
+        "warnings": [asdict(notice) for notice in warnings],
         "layers": layers,
     }
 
@@ -112,6 +121,7 @@ def packed_file(action: str, path: str, header: dict[str, Any], size: int) -> Pa
             for layer in header["layers"]
         )  # fmt: skip
         measured = Measurement(Settings.from_json(header["settings"]), layers, size)
+        measured.totals.to_json()  # whose numbers might be none
         return PackedFile(
             action=action,
             file=path,
@@ -119,8 +129,9 @@ def packed_file(action: str, path: str, header: dict[str, Any], size: int) -> Pa
             metadata={str(k): str(v) for k, v in header["metadata"].items()},
             prompt_tokens=len(header.get("tokens") or []),
             measurement=measured,
+            warnings=tuple(pick(Notice, notice) for notice in header.get("warnings", ())),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"the header of '{path}' lacks what it must hold: {error}", "get the file again"
         ) from error

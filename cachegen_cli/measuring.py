@@ -17,7 +17,8 @@ from cachegen_cli.quality import Positions, Reference
 from cachegen_cli.results import LayerResult, Measurement, PromptInfo, Settings, over_texts
 from cachegen_cli.rows import Context, rows_of
 from cachegen_cli.schedules import widths
-from cachegen_cli.schemes import SCHEMES, Place, scheme_at
+from cachegen_cli.schemes import SCHEMES, Place, Scheme, scheme_at
+from cachegen_cli.schemes.affine import StoredAffine
 from cachegen_cli.stepping import by_bits, by_kl, is_open
 from cachegen_cli.tensors import Tensor
 from cachegen_cli.units import profile_of, units
@@ -38,7 +39,8 @@ def stepped(settings: Settings, text: Capture, reference: Reference | None = Non
         )
     if reference is None:
         raise UsageError(
-            "uniform:kl=X has to measure quality", "use quality, or add --quality; then give error"
+            f"{settings.scheme}:kl=X has to measure quality",
+            "use quality, or add --quality; then give error",
         )
 
     def kl_at(tried: Settings) -> float:
@@ -92,7 +94,11 @@ def measure(
         tensors = quantized(kv, done, len(layers), settings, source.context)
         keys, values = (tensor.result() for tensor in tensors)
         tokens, seen = kv.keys.shape[1], kv.tokens_seen
-        found = LayerResult(kv.layer, kv.cache, tokens, seen, keys, values, kv.layers)
+        found = LayerResult(
+            kv.layer, kv.cache, tokens, seen, keys, values, kv.layers, kv.role,
+            kv.stored.text if kv.stored else "", kv.allocated,
+            source.kv_bits.get(kv.layer, ""),
+        )  # fmt: skip
         header.add(kv, tensors, found)
         results.append(found)
         done += len(kv.layers)
@@ -127,7 +133,12 @@ def quantized(
     named = (("keys", kv.keys), ("values", kv.values))
     for (name, x), bits in zip(named, widths(settings, n_layers), strict=True):
         at = Place(name, place, n_layers, bits[place], dtype, rotary, profile, kv.layers)
-        scheme = scheme_at(settings, at)
-        tensors.append(Tensor(f"{kv.name}'s {name}", x, scheme, settings, rows))
+        if kv.stored is not None:
+            packed = kv.stored.keys if name == "keys" else kv.stored.values
+            scheme: Scheme = StoredAffine(kv.stored.bits, kv.stored.group_size, packed)
+            own = replace(settings, keep_first=0, keep_last=0)
+        else:
+            scheme, own = scheme_at(settings, at), settings
+        tensors.append(Tensor(f"{kv.name}'s {name}", x, scheme, own, rows))
     mx.eval([tensor.arrays for tensor in tensors])
     return tensors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ _CONTEXT_NAMES = (
     "seq_length",
 )  # fmt: skip
 
+_OF_NO_MATTER = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
 _SAMPLED = 64  # first numbers of each weight that make its fingerprint
 _LONGEST_REASON = 300  # characters of somebody else's error message
 
@@ -59,12 +61,22 @@ class Model:
     compute_dtype: mx.Dtype
     notices: list[Notice] = field(default_factory=list)
 
+    @property
+    def latent_ranks(self) -> tuple[int, int] | None:
+        """Sizes of the latent and of the rotated key of multi-head latent attention."""
+        for config in (self.config, self.config.get("text_config") or {}):
+            rank, dims = config.get("kv_lora_rank"), config.get("qk_rope_head_dim")
+            if isinstance(rank, int) and isinstance(dims, int):
+                return rank, dims
+        return None
+
     @cached_property
     def fingerprint(self) -> str:
-        """Of the weights: the same wherever the same model runs, whatever it computes in."""
+        """Of config and weights: the same wherever the same model runs, whatever it computes in."""
         from mlx.utils import tree_flatten
 
-        digest = hashlib.sha256()
+        told = {k: v for k, v in self.config.items() if k not in _OF_NO_MATTER}
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
         for name, weight in sorted(tree_flatten(self.network.parameters())):
             floating = mx.issubdtype(weight.dtype, mx.floating)
             sample = weight.reshape(-1)[:_SAMPLED].astype(self.dtype if floating else weight.dtype)

@@ -13,7 +13,7 @@ from cachegen_cli.entropy import channel_histograms
 from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.profiles import LEVELS, TENSORS, Unit
-from cachegen_cli.results import CalibratedUnit
+from cachegen_cli.results import CalibratedUnit, Entry
 from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import no_rows, rows_of
 from cachegen_cli.schemes.cachegen import CacheGen
@@ -31,7 +31,7 @@ class Learnt:
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
         self.moments = {tensor: _Moments() for tensor in TENSORS}
-        self.counts: dict[tuple[int, str], npt.NDArray[np.integer[Any]]] = {}
+        self.counts: dict[tuple[Entry, str], npt.NDArray[np.integer[Any]]] = {}
 
     def add(self, text: Capture) -> None:
         """Take in a text; one evaluation.
@@ -98,7 +98,7 @@ class Learnt:
             "unit_lengths": lengths.astype(np.float32),
         }
         arrays |= {f"{unit.name(tensor)}.{name}": mx.array(value) for name, value in own.items()}
-        energy = float(kept.sum() / max(values.sum(), _SMALLEST))
+        energy = min(float(kept.sum() / max(values.sum(), _SMALLEST)), 1.0)
         return CalibratedUnit(unit.layers, tensor, len(mean), len(kept), energy, tuple(finer))
 
     def shares(self) -> Weights:

@@ -7,7 +7,7 @@ from math import log
 
 from cachegen_cli.captures import Capture
 from cachegen_cli.kvcache import LayerKV
-from cachegen_cli.results import Measurement, Notice, Settings
+from cachegen_cli.results import Entry, Measurement, Notice, Settings
 from cachegen_cli.schemes import SCHEMES
 
 TOKENS_PER_SYMBOL = 16  # fewer, and free tables flatter by more than 0.05 bits an element
@@ -21,6 +21,7 @@ def notices_of(
         *source.notices,
         *_plan_notices(source.model.id, grid),
         *_rotation_notices(source, grid),
+        *_profile_notices(source, grid),
         *_short_prompt_notice(source.layers, grid, measured),
         *_tables_notice(source.prompt.tokens, measured),
     )
@@ -47,9 +48,10 @@ def _plan_notices(model: str, grid: Sequence[Settings]) -> list[Notice]:
 
 def _rotation_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
     """Say whose keys stay rotated although a scheme would rather have them without."""
-    if not any(SCHEMES[one.scheme].undoes_rope for one in grid):
+    # a profile knows the rotation itself
+    if not any(SCHEMES[one.scheme].undoes_rope and not one.profile for one in grid):
         return []
-    reasons: dict[str, list[int]] = {}
+    reasons: dict[str, list[Entry]] = {}
     for kv in source.layers:
         if isinstance(reason := source.rotaries[kv.layer], str):
             reasons.setdefault(reason, []).append(kv.layer)
@@ -60,6 +62,20 @@ def _rotation_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]
             f"position: {reason}",
         )
         for reason, layers in reasons.items()
+    ]
+
+
+def _profile_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
+    """Say that nothing but shapes told whether a profile is of the model of a file's cache."""
+    used = [one.profile for one in grid if one.profile]
+    if not used or source.fingerprint:
+        return []
+    return [
+        Notice(
+            "profile-model-not-checked",
+            f"the cache names its model {source.model.id}, the profile is of {used[0].model}: "
+            "without the model only shapes are compared",
+        )
     ]
 
 

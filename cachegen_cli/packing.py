@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from cachegen_cli.captures import Capture
-from cachegen_cli.coding.container import Writer
+from cachegen_cli.coding.container import CLASSES, Writer
 from cachegen_cli.coding.sections import Section
 from cachegen_cli.coding.streams import HEADER_BYTES, split
 from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.filed import capture_file
 from cachegen_cli.headers import file_header, layer_entry, packed_file, tensor_entry
-from cachegen_cli.kvcache import CacheFile, LayerKV
+from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.kvcache import split as split_entries
 from cachegen_cli.measuring import quantized, stepped
+from cachegen_cli.notices import notices_of
 from cachegen_cli.output import drafted, sync
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.results import (
-    PackedFile,
-    Settings,
-    TensorResult,
-)
+from cachegen_cli.results import Entry, PackedFile, Settings, TensorResult
 from cachegen_cli.rows import Context
 from cachegen_cli.schedules import check
 from cachegen_cli.stepping import is_open
@@ -30,7 +29,7 @@ from cachegen_cli.units import units
 
 
 def pack(
-    source: Capture | CacheFile | Path | str,
+    source: Capture | Path | str,
     path: Path | str,
     settings: Settings | None = None,
     *,
@@ -40,7 +39,7 @@ def pack(
     """Quantize and code a KV cache into a .cgkv file, which appears complete or not at all.
 
     Args:
-        source: a capture, or a prompt-cache file of mlx-lm (opened, or its path).
+        source: a capture, or the path of a prompt-cache file of mlx-lm.
         path: where to write; an existing file is replaced.
         settings: how to quantize; 4 bits in groups of 32 by default.
         with_tokens: keep the prompt's token ids, where they are known, in the header.
@@ -54,37 +53,42 @@ def pack(
     settings = settings or Settings()
     check(settings)
     if is_open(settings) and not isinstance(source, Capture):
-        raise UsageError("a target has to be found on a model's run", "give uniform:error=N")
-    if isinstance(source, Path | str):
-        source = CacheFile.open(Path(source))
-    if isinstance(source, Capture):
-        settings = stepped(settings, source)
-        if source.skipped:
-            first = source.skipped[0]
-            raise InputError(
-                f"cache entry {first.entry} ({first.cache}) cannot be packed: {first.reason}",
-                "only caches of KVCache and RotatingKVCache entries can",
-            )
-        layers: Iterable[LayerKV] = source.layers
-        n_layers, tokens, context = len(source.layers), list(source.tokens), source.context
-        fingerprint = source.fingerprint
-    else:
-        layers, n_layers, tokens = source.layers(), len(source.entries), source.take_tokens()
-        context, fingerprint = Context(tuple(tokens)), ""
+        raise UsageError(
+            "a target has to be found on a model's run", f"give {settings.scheme}:error=N"
+        )
+    if not isinstance(source, Capture):
+        source = capture_file(source)
+    settings = stepped(settings, source)
+    for skipped in source.skipped:
+        raise _cannot(skipped.entry, skipped.cache, skipped.reason)
+    layers = units(source.layers, settings, source.fingerprint)
+    n_layers, context = len(source.layers), source.context
     path = Path(path)
     with drafted(path) as draft, draft.open("xb") as file:
         writer = Writer(file)
-        found = list(
-            _write_layers(
-                writer, units(layers, settings, fingerprint), n_layers, settings, context, progress
-            )
-        )
-        if not found:
-            raise InputError("the cache has no entries, so there is nothing to pack")
-        header = file_header(settings, source.metadata, tokens, found, with_tokens)
+        found = list(_write_layers(writer, layers, n_layers, settings, context, progress))
+        warnings = notices_of(source, [settings], ())
+        header = file_header(settings, source.metadata, source.tokens, found, with_tokens, warnings)
         size = writer.finish(header)
         sync(file)
     return packed_file("pack", str(path), header, size)
+
+
+def _cannot(entry: Entry, cache: str, reason: str) -> InputError:
+    return InputError(
+        f"cache entry {entry} ({cache}) cannot be packed: {reason}",
+        f"only caches of {', '.join(CLASSES)} entries can",
+    )
+
+
+def _check_packable(kv: LayerKV) -> None:
+    """Raise InputError where `unpack` could not make the entry again."""
+    if isinstance(kv.layer, str):
+        raise _cannot(kv.layer, kv.cache, "it is part of another")
+    if kv.stored:
+        raise _cannot(kv.layer, kv.cache, f"it is quantized already ({kv.stored.text})")
+    if kv.cache not in CLASSES:
+        raise _cannot(kv.layer, kv.cache, "unpack makes no such cache")
 
 
 def _write_layers(
@@ -98,6 +102,8 @@ def _write_layers(
     done = 0
     for kv in layers:
         progress("pack", done, n_layers)
+        for one in split_entries(kv):
+            _check_packable(one)
         tensors = quantized(kv, done, n_layers, settings, context)
         keys, values = (_write_tensor(writer, tensor) for tensor in tensors)
         done += len(kv.layers)

@@ -22,10 +22,11 @@ from cachegen_cli.documents import Documents
 from cachegen_cli.errors import InputError, OutputError
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.output import drafted
-from cachegen_cli.results import ProfileInfo
+from cachegen_cli.results import Entry, ProfileInfo
 from cachegen_cli.rope import Rotary
 
 SUFFIX = ".safetensors"
+_NO_CHECKSUM = "-" * 64
 FORMAT = "cachegen-profile"
 VERSION = "1"
 TENSORS = ("keys", "values")
@@ -48,7 +49,7 @@ class Unit:
         rotary: of keys; empty where they are not rotated or it is not known how.
     """
 
-    layers: tuple[int, ...]
+    layers: tuple[Entry, ...]
     heads: tuple[int, ...]
     dims: tuple[int, int]
     window: int
@@ -58,8 +59,8 @@ class Unit:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Unit:
         """The inverse of `dataclasses.asdict`, after JSON made lists of tuples."""
-        lists = {name: tuple(map(int, data[name])) for name in ("layers", "heads", "dims")}
-        return cls(**data | lists)
+        lists = {name: tuple(map(int, data[name])) for name in ("heads", "dims")}
+        return cls(**data | lists | {"layers": tuple(data["layers"])})
 
     def name(self, tensor: str) -> str:
         """Of its arrays in the file."""
@@ -69,7 +70,7 @@ class Unit:
         """Channels of each layer's heads."""
         return [heads * self.dims[TENSORS.index(tensor)] for heads in self.heads]
 
-    def only(self, layer: int) -> Unit:
+    def only(self, layer: Entry) -> Unit:
         """A unit of one of its layers."""
         heads = self.heads[self.layers.index(layer)]
         return replace(self, layers=(layer,), heads=(heads,)) if len(self.layers) > 1 else self
@@ -158,7 +159,7 @@ class Profile:
             "calibrate one for this model",
         )
 
-    def basis(self, basis: str, layers: Sequence[int], tensor: str) -> Basis:
+    def basis(self, basis: str, layers: Sequence[Entry], tensor: str) -> Basis:
         """The basis of a unit's keys or values.
 
         Raises:
@@ -191,7 +192,7 @@ class Profile:
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise _damaged(self.info.file, error) from error
 
-    def symbols(self, layer: int, tensor: str, bins: int) -> npt.NDArray[np.int64] | None:
+    def symbols(self, layer: Entry, tensor: str, bins: int) -> npt.NDArray[np.int64] | None:
         """Frequencies [C, symbols] of an entry's codes under `cachegen` with so many bins.
 
         None where the profile has none of that entry.
@@ -235,7 +236,12 @@ def save_profile(
         "texts": documents.names,
         "tokens": tokens,
     }
-    metadata = {"format": FORMAT, "version": VERSION, "profile": json.dumps(about)}
+    metadata = {
+        "format": FORMAT,
+        "version": VERSION,
+        "profile": json.dumps(about),
+        "checksum": _NO_CHECKSUM,
+    }
     with drafted(path, SUFFIX) as draft:
         try:
             mx.save_safetensors(str(draft), arrays | documents.to_arrays(), metadata)
@@ -243,6 +249,7 @@ def save_profile(
             raise OutputError(f"'{path}' cannot be written: {error}", "choose another place") from (
                 error
             )
+        _seal(draft)
     return load_profile(path)
 
 
@@ -277,8 +284,8 @@ def loaded_again(info: ProfileInfo) -> Profile:
 @lru_cache(maxsize=2)
 def _load(path: Path, _mtime: int, size: int) -> Profile:
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        data = path.read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
         loaded: Any = mx.load(str(path), return_metadata=True)
         arrays, metadata = loaded
         if metadata.get("format") != FORMAT:
@@ -287,6 +294,10 @@ def _load(path: Path, _mtime: int, size: int) -> Profile:
             )
         if metadata["version"] != VERSION:
             raise InputError(f"'{path}' is a profile of a later version", "update cachegen")
+        sealed = metadata["checksum"].encode()
+        if _checksum(data.replace(sealed, _NO_CHECKSUM.encode(), 1)) != metadata["checksum"]:
+            raise ValueError("its checksum does not match")
+        del data
         about = json.loads(metadata["profile"])
         units = {
             basis: tuple(Unit.from_json(unit) for unit in about["units"][basis]) for basis in BASES
@@ -298,6 +309,20 @@ def _load(path: Path, _mtime: int, size: int) -> Profile:
         return Profile(info, str(about["fingerprint"]), units, documents, arrays)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(str(path), error) from error
+
+
+def _seal(path: Path) -> None:
+    """Put the checksum of a file into it, at the place that is kept for it."""
+    data = path.read_bytes()
+    place = data.index(_NO_CHECKSUM.encode())
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(_checksum(data).encode())
+
+
+def _checksum(data: bytes) -> str:
+    """Of a file whose own place for it is empty."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def _damaged(path: str, error: Exception) -> InputError:

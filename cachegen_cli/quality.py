@@ -93,8 +93,9 @@ class Reference:
         """
         if capture.live is None:
             raise UsageError(
-                "the capture keeps no continuation to measure quality on",
-                "make it with capture(..., continuation=None)",
+                "there is no continuation to measure quality on",
+                "beside a prompt cache give --model, and --prompt with the text that comes next; "
+                "make a capture with capture(..., continuation=None)",
             )
         self.live = capture.live
         cache = fork(self.live.cache)

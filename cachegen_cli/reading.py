@@ -60,8 +60,16 @@ def cut(model: Model, tokens: list[int], max_prompt_tokens: int | None) -> list[
     return tokens
 
 
-def prefill(model: Model, tokens: list[int], progress: Progress = no_progress) -> list[Any]:
+def prefill(
+    model: Model,
+    tokens: list[int],
+    progress: Progress = no_progress,
+    max_kv_size: int | None = None,
+) -> list[Any]:
     """Run the model over the tokens; the filled mlx-lm prompt cache, in the model's own classes.
+
+    Args:
+        max_kv_size: tokens that a rotating cache holds, for models that leave that to mlx-lm.
 
     Raises:
         ModelError: the model fails on this device.
@@ -69,7 +77,7 @@ def prefill(model: Model, tokens: list[int], progress: Progress = no_progress) -
     from mlx_lm.generate import generate_step
     from mlx_lm.models.cache import make_prompt_cache
 
-    cache: list[Any] = make_prompt_cache(model.network)
+    cache: list[Any] = make_prompt_cache(model.network, max_kv_size)
     steps = generate_step(
         mx.array(tokens),
         model.network,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from math import inf
 from typing import Any
 
@@ -18,9 +17,9 @@ from numpy.typing import NDArray
 
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, UsageError
-from cachegen_cli.kvcache import read_entry
+from cachegen_cli.kvcache import LayerKV, read_cache
 from cachegen_cli.model import one_line
-from cachegen_cli.results import Skipped
+from cachegen_cli.results import Entry
 
 _TOKEN, _PREFILL = 11, 24  # what a model is run on: one token again and again, and once more
 _NAMES = ("rope", "rotary_emb")  # of what rotates in an attention module of mlx-lm
@@ -138,23 +137,26 @@ def positions_of(tokens: int, tokens_seen: int, window: int = 0, sinks: int = 0)
     return np.where(rows < sinks, rows, rows + (tokens_seen - tokens))
 
 
-def rotaries(network: Any, cache: Sequence[Any]) -> list[Rotary | str]:
+def rotaries(network: Any, layers: Sequence[LayerKV]) -> dict[Entry, Rotary | str]:
     """How the keys of each cache entry were rotated, or the reason why that cannot be undone.
 
     Args:
         network: mlx-lm's module, which is run on 25 tokens with a cache of its own.
-        cache: its filled prompt cache, of any classes.
+        layers: what it left in the cache after a text.
     """
     try:
         entries, calls = _run(network)
-        if len(entries) != len(cache):
-            return [f"the model makes a cache of {len(entries)} entries"] * len(cache)
         latent = any(hasattr(module, "kv_lora_rank") for module in network.modules())
-        read = partial(read_entry, dtype=mx.float32)
-        both = zip(map(read, count(), cache), map(read, count(), entries), strict=True)
-        return [_rotary_of(kv, probe, calls, latent) for kv, probe in both]
+        probes = {kv.layer: kv for kv in read_cache(entries, mx.float32)[0]}
+        return {
+            kv.layer: _rotary_of(kv, probes[kv.layer], calls, latent)
+            if kv.layer in probes
+            else "the model makes a cache without this entry"
+            for kv in layers
+        }
     except Exception as error:  # mlx and mlx-lm raise whatever comes
-        return [f"the model cannot be run on a few tokens ({one_line(error)})"] * len(cache)
+        reason = f"the model cannot be run on a few tokens ({one_line(error)})"
+        return {kv.layer: reason for kv in layers}
 
 
 def _run(network: Any) -> tuple[list[Any], list[tuple[Any, ...]]]:
@@ -189,8 +191,6 @@ def _run(network: Any) -> tuple[list[Any], list[tuple[Any, ...]]]:
 
 def _rotary_of(kv: Any, probe: Any, calls: list[tuple[Any, ...]], latent: bool) -> Rotary | str:
     """The rotation of the call that made the keys, checked at the positions of the text."""
-    if reason := next((one.reason for one in (kv, probe) if isinstance(one, Skipped)), ""):
-        return reason
     keys = probe.keys
     places = positions_of(keys.shape[1], probe.tokens_seen, probe.window, probe.sinks)
     if kv.keys.shape[::2] != keys.shape[::2] or not mx.any(keys).item():

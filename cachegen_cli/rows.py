@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from cachegen_cli.coding.repeats import Repeats, anonymous, repeats
 from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.results import Entry
 from cachegen_cli.rope import Rotary, positions_of
 
-Looked = Callable[[int], Rotary | str]
+Looked = Callable[[Entry], Rotary | str]
 
 
-def without_model(layer: int) -> str:
+def without_model(layer: Entry) -> str:
     """Why nothing is known of a rotation where there is no model."""
     return "there is no model that says how keys were rotated"
 

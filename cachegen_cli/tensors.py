@@ -18,6 +18,7 @@ from cachegen_cli.errors import InputError
 from cachegen_cli.results import Settings, TensorResult
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes import Coded, Scheme, code_shape, expected_of
+from cachegen_cli.schemes.base import LARGEST_CODE
 
 
 class Plane(NamedTuple):
@@ -144,6 +145,10 @@ class Tensor:
     def _plane(self, codes: npt.NDArray[Any], bits: int) -> Plane:
         channels, expected = _channels(codes), expected_of(self.scheme)
         if not bits:
+            if codes.size and max(int(codes.max()), -int(codes.min())) >= LARGEST_CODE:
+                raise InputError(
+                    f"{self.name} holds values beyond 2^30 steps", "take a larger step or error"
+                )
             adaptive = Adaptive(channels, self.rows.repeats, expected)
             return Plane(
                 codes,

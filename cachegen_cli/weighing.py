@@ -8,14 +8,14 @@ import numpy as np
 
 from cachegen_cli.captures import Capture
 from cachegen_cli.progress import Progress
-from cachegen_cli.results import Settings
+from cachegen_cli.results import Entry, Settings
 from cachegen_cli.trials import Trials
 
 ERROR = 0.1  # relative, at which tensors are compressed one at a time
 _FINEST = 4.0  # weights stay between this and its inverse
 _LEAST = 1e-9  # nats that count
 
-Weights = Mapping[tuple[int, str], float]
+Weights = Mapping[tuple[Entry, str], float]
 """By cache entry and tensor; 1 where there is none."""
 
 

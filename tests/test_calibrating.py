@@ -179,6 +179,23 @@ def test_what_cannot_be_calibrated(model, tmp_path, arguments, kind):
     assert not path.exists()
 
 
+def test_the_same_weights_that_rotate_otherwise_are_another_model(made, tmp_path):
+    _, profile = made
+    other = make_model(tmp_path / "other", LLAMA | {"rope_theta": 20000.0})
+    with pytest.raises(InputError, match="of another model"):
+        analyze(str(other), "abcdef", scheme="transform", profile=profile.info.file)
+
+
+@pytest.mark.parametrize("place", [0.1, 0.4, 0.7, 0.97])
+def test_a_flipped_bit_is_noticed(made, tmp_path, place):
+    data = bytearray(Path(made[1].info.file).read_bytes())
+    data[int(place * len(data))] ^= 4
+    path = tmp_path / "p.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="profile"):
+        load_profile(path)
+
+
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "other", "garbled"])
 def test_files_that_are_no_profiles(made, tmp_path, damage):
     data = Path(made[1].info.file).read_bytes()

@@ -35,7 +35,7 @@ def help_of(*command: str) -> str:
 
 COMMANDS = [
     "analyze", "sweep", "quality", "sensitivity", "compare", "calibrate", "insights", "plan",
-    "models", "verify", "pack", "unpack", "inspect",
+    "models", "verify", "capture", "convert", "pack", "unpack", "inspect",
 ]  # fmt: skip
 
 

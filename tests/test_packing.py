@@ -33,6 +33,7 @@ from cachegen_cli.kvcache import CacheFile, make_cache, read_cache
 from cachegen_cli.measuring import quantized, restored_layers
 from cachegen_cli.model import bundled_file
 from cachegen_cli.results import Settings
+from cachegen_cli.schemes import SCHEMES, parse
 from cachegen_cli.schemes.group import Group
 from cachegen_cli.unpacking import read_layers
 
@@ -334,7 +335,7 @@ def test_caches_that_cannot_be_packed(mamba, captured, tmp_path):
     state = ArraysCache(1)
     state[0] = mx.zeros((1, 3, 4))
     save_prompt_cache(str(tmp_path / "s.safetensors"), [state], {})
-    with pytest.raises(InputError, match=r"entry 0 .*ArraysCache.* cannot be packed"):
+    with pytest.raises(InputError, match=r"entry 0 .*ArraysCache.*recurrent"):
         pack(tmp_path / "s.safetensors", tmp_path / "s.cgkv")
     skipped = replace(captured, skipped=(read_cache([state], mx.float16)[1][0],))
     with pytest.raises(InputError, match="cannot be packed"):
@@ -571,3 +572,38 @@ def test_other_files_are_not_packed_files(tmp_path):
         inspect(tmp_path / "none")
     with pytest.raises(InputError, match="cannot be read"):
         inspect(tmp_path)
+
+
+def leaves(value, path=()):
+    """Paths of all values of a header, of its first layer alone."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1])
+    for key, inner in items:
+        yield (*path, key)
+        if isinstance(inner, dict | list):
+            yield from leaves(inner, (*path, key))
+
+
+@pytest.mark.parametrize("scheme", ["group", "uniform:error=0.1"])
+def test_no_value_of_a_header_fails_unexpectedly(captured, tmp_path, scheme):
+    name, options = parse(scheme)
+    width = 4 if SCHEMES[name].has_bits else 0
+    whole = tmp_path / "w.cgkv"
+    pack(captured, whole, Settings(width, width, scheme=name, options=options, keep_first=1))
+    header = Reader.open(whole).header
+    path = tmp_path / "f.cgkv"
+    for place in leaves(header):
+        for wrong in (None, "x", -1, [["x", "y"]]):
+
+            def change(header, place=place, wrong=wrong):
+                for key in place[:-1]:
+                    header = header[key]
+                header[place[-1]] = wrong
+
+            path.write_bytes(rewritten(whole, change))
+            for read in (inspect, *(() if "sizes" in place else (decoded,))):
+                try:
+                    read(path)
+                except CachegenError:
+                    pass
+                except Exception as error:
+                    raise AssertionError(f"{read.__name__}: {place} = {wrong!r}") from error

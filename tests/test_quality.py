@@ -284,7 +284,7 @@ def test_all_texts_are_checked_before_any_runs(llama, monkeypatch):
 
 
 def test_a_capture_without_a_continuation(captured):
-    with pytest.raises(UsageError, match="keeps no continuation"):
+    with pytest.raises(UsageError, match="no continuation"):
         analyze(captured, quality=True)
     with pytest.raises(UsageError, match="has its prompt already"):
         analyze(captured, quality=True, continuation=5)

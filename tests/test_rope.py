@@ -9,10 +9,10 @@ import pytest
 from mlx_lm.models import rope_utils
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.utils import _get_classes
-from tiny import LLAMA, MAMBA, SLIDING
+from tiny import LLAMA, SLIDING
 
 from cachegen_cli.errors import InputError, UsageError
-from cachegen_cli.kvcache import read_entry
+from cachegen_cli.kvcache import LayerKV, read_cache, read_entry
 from cachegen_cli.rope import Rotary, _agrees, _described, positions_of, rotaries
 
 HEADS, DIM, TOKENS = 2, 16, 12
@@ -49,6 +49,16 @@ MODULES = {
     ),
 }  # fmt: skip
 OFFSETS = (0, 1000, 1_000_000)
+
+
+def entry_of(index: int, entry) -> LayerKV:
+    [found] = read_entry(index, entry, mx.float32)
+    return found
+
+
+def looked(network, cache) -> list:
+    """How each analysed entry's keys were rotated."""
+    return list(rotaries(network, read_cache(cache, mx.float32)[0]).values())
 
 
 def noise(*shape: int, seed: int = 1) -> mx.array:
@@ -184,7 +194,7 @@ def test_a_window_with_sinks_gives_the_raw_keys(keep, plan):
         rows = raw[None, :, start : start + step]
         cache.update_and_fetch(module(rows, offset=cache.offset), rows)
         start += step
-    kv = read_entry(0, cache, mx.float32)
+    kv = entry_of(0, cache)
     positions = positions_of(kv.keys.shape[1], kv.tokens_seen, kv.window, kv.sinks)
     assert len(positions) == 16
     found = _described(module).undo(kv.keys, positions)
@@ -263,12 +273,12 @@ def test_rotations_of_models_give_the_keys_that_were_rotated(name, dtype, monkey
         monkeypatch.setattr(rope, "__call__", noted)
     cache = filled(network)
     monkeypatch.undo()
-    found = rotaries(network, cache)
+    found = looked(network, cache)
     assert not any(isinstance(rotary, str) for rotary in found), found
     unrotated = [index for index, rotary in enumerate(found) if rotary == Rotary()]
     assert unrotated == UNROTATED.get(name, [])
     for index, (entry, rotary) in enumerate(zip(cache, found, strict=True)):
-        kv = read_entry(index, entry, mx.float32)
+        kv = entry_of(index, entry)
         positions = positions_of(kv.keys.shape[1], kv.tokens_seen, kv.window, kv.sinks)
         assert len(positions) == (24 if kv.window else 40)
         parts = raw.get(id(network.layers[index].self_attn.rope))
@@ -289,7 +299,7 @@ def test_first_layer_of_llama_by_hand(sinks):
     ids = mx.array([(7 * k) % 250 + 1 for k in range(40)])
     raw = layer.self_attn.k_proj(layer.input_layernorm(network.model.embed_tokens(ids)))
     raw = raw.reshape(40, 2, 16).transpose(1, 0, 2)
-    rotary, kv = rotaries(network, cache)[0], read_entry(0, cache[0], mx.float32)
+    rotary, kv = looked(network, cache)[0], entry_of(0, cache[0])
     positions = positions_of(kv.keys.shape[1], kv.tokens_seen, kv.window, kv.sinks)
     assert positions.tolist() == ([*range(4), *range(28, 40)] if sinks else [*range(40)])
     assert error(rotary.undo(kv.keys, positions), raw[:, mx.array(positions)]) <= 1e-5
@@ -314,13 +324,12 @@ OWN = LLAMA | {"model_type": "nanochat"}  # rotates in a function of its own
         (MLA, "latents"),
         (HALVES, "no rotation was found"),
         (OWN, "no rotation was found"),
-        (MAMBA, "cache class is not analysed"),
     ],
-    ids=["latents", "halves", "own", "mamba"],
+    ids=["latents", "halves", "own"],
 )
 def test_what_cannot_be_undone_has_a_reason(config, reason):
     network = network_of(config)
-    found = rotaries(network, filled(network))
+    found = looked(network, filled(network))
     assert len(found) == config["num_hidden_layers"]
     assert all(isinstance(one, str) and reason in one for one in found), found
 
@@ -339,7 +348,7 @@ def test_a_norm_after_the_rotation_is_not_undone():
 
     attention = network.layers[2].self_attn
     attention.rope = Normed(attention.rope)
-    found = rotaries(network, filled(network))
+    found = looked(network, filled(network))
     assert [isinstance(one, str) for one in found] == [False, False, True, False]
     assert found[2] == "Normed rotates in a way that is not known"
 
@@ -347,30 +356,29 @@ def test_a_norm_after_the_rotation_is_not_undone():
 def test_a_dynamic_base_is_known_as_long_as_it_is_the_same():
     scaling = {"type": "dynamic", "factor": 4.0}
     network = network_of(LLAMA | {"rope_scaling": scaling, "max_position_embeddings": 48})
-    assert rotaries(network, filled(network, 40))[0] == Rotary(16, base=10000.0)
-    assert "not known" in rotaries(network, filled(network, 64))[0]
-    assert "not known" in rotaries(network, filled(network, 49))[0]
+    assert looked(network, filled(network, 40))[0] == Rotary(16, base=10000.0)
+    assert "not known" in looked(network, filled(network, 64))[0]
+    assert "not known" in looked(network, filled(network, 49))[0]
 
 
 def test_a_cache_of_another_model_or_class_has_reasons():
     network, other = network_of(LLAMA), network_of(LLAMA | {"head_dim": 32})
     cache = filled(network)
-    assert "entries" in rotaries(network, cache[:2])[0]
-    assert "shape" in rotaries(other, cache)[0]
+    assert "shape" in looked(other, cache)[0]
+    assert "without this entry" in looked(network, [*cache, cache[0]])[4]
     cache[1], cache[2] = QuantizedKVCache(), KVCache()
-    found = rotaries(network, cache)
-    assert "not analysed" in found[1]
-    assert "empty" in found[2] and isinstance(found[3], Rotary)
+    found = looked(network, cache)
+    assert len(found) == 2 and isinstance(found[1], Rotary)
 
 
 def test_a_model_that_fails_has_a_reason_and_stays_as_it_was():
     network = network_of(LLAMA)
     cache = filled(network)
     ropes = [layer.self_attn.rope for layer in network.layers]
-    rotaries(network, cache)
+    looked(network, cache)
     assert cache[0].offset == 40
     network.layers[1].mlp.down_proj.weight = mx.zeros((3, 3))
-    assert "cannot be run" in rotaries(network, cache)[3]
+    assert "cannot be run" in looked(network, cache)[3]
     assert all(
         layer.self_attn.rope is rope for layer, rope in zip(network.layers, ropes, strict=True)
     )

@@ -16,6 +16,7 @@ from cachegen_cli import (
     analyze,
     calibrate,
     capture,
+    capture_file,
     compare,
     from_json,
     inspect,
@@ -31,7 +32,7 @@ from cachegen_cli import (
     verify,
 )
 from cachegen_cli.coding.container import Reader
-from cachegen_cli.kvcache import CacheFile, join, split
+from cachegen_cli.kvcache import join, split
 from cachegen_cli.results import Settings, spans
 from cachegen_cli.rows import no_rows
 from cachegen_cli.schemes import Place, from_header, parse, scheme_at, to_header
@@ -196,7 +197,7 @@ def test_files_come_back_with_their_profile_alone(text, path, other, tmp_path, s
             unpack(target, tmp_path / "t.safetensors", profile=wrong)
     assert not (tmp_path / "t.safetensors").exists()
     unpack(target, tmp_path / "t.safetensors", profile=path)
-    again = list(CacheFile.open(tmp_path / "t.safetensors").layers())
+    again = capture_file(tmp_path / "t.safetensors").layers
     assert all(mx.array_equal(a.keys, b.keys) for a, b in zip(layers, again, strict=True))
     twice = tmp_path / "u.cgkv"
     pack(text, twice, setting)
@@ -258,7 +259,16 @@ def test_targets_are_met(text, path, option):
         ({"scheme": "transform:basis=head", "profile": True}, "no basis 'head'"),
         ({"scheme": "transform:error=9", "profile": True}, "no error of 9"),
         ({"scheme": "transform:step=1,error=0.1", "profile": True}, "one of error, step"),
-        ({"scheme": "transform:bits=-1", "profile": True}, "no target"),
+        ({"scheme": "transform:bits=-1", "profile": True}, "is no target"),
+        ({"scheme": "transform:bits=1e9", "profile": True}, "is no target"),
+        ({"scheme": "transform:step=1e300", "profile": True}, "no step of 1e.300"),
+        ({"scheme": "transform:step=nan", "profile": True}, "'step=nan' is not a number"),
+        ({"scheme": "transform:error=1,error=2", "profile": True}, "given twice"),
+        ({"scheme": "transform:kl=0.01", "profile": True}, "transform:kl=X has to measure"),
+        ({"scheme": "uniform:bits=3,error=0.2"}, "one of error, step, bits and kl"),
+        ({"scheme": "uniform:step=1e-300"}, "no step of 1e-300"),
+        ({"scheme": "uniform:error=nan"}, "'error=nan' is not a number"),
+        ({"scheme": "uniform:error=2"}, "no error of 2"),
         ({"scheme": "uniform", "profile": True}, "uses no profile"),
         ({"scheme": "transform", "profile": True, "schedule": "depth"}, "no code widths"),
     ],
@@ -289,7 +299,9 @@ def test_comparison_with_a_profile(text, path, model):
         if saved > 0:
             per_token = saved / found.run.prompt.tokens
             assert (tokens - 1) * per_token < profile <= tokens * per_token
-    for cut in (CALIBRATED[0], CALIBRATED[0][20:], CALIBRATED[0] + "And so on."):
+    unseen = "Nothing of the kind was ever read before by anybody at all, it seems to us now. "
+    for cut in (CALIBRATED[0], CALIBRATED[0][20:], CALIBRATED[0] + "And so on.",
+                unseen + CALIBRATED[0][:81]):  # fmt: skip
         with pytest.raises(UsageError, match="among the texts of profile"):
             compare(model, cut, profile=path, schemes=["transform"])
 
@@ -332,3 +344,47 @@ def test_command(cachegen, llama, tmp_path):
         assert failed.code == 2 and words in failed.err and "hint: " in failed.err, failed.err
     missing = cachegen("compare", "--model", llama, "-p", "abc", "--profile", "no.safetensors")
     assert missing.code == 1 and "no profile 'no.safetensors'" in missing.err
+
+
+@pytest.mark.parametrize("scheme", ["transform", "uniform", "exact", "cachegen", "group"])
+def test_everything_may_be_kept(text, path, scheme, tmp_path):
+    profile = path if scheme == "transform" else None
+    asked = {"keep_first": 400, "keep_last": 9, "scheme": scheme, "profile": profile}
+    found = analyze(text, quality=True, **asked).measurement
+    assert found.totals.kept_bytes == found.totals.raw_bytes and found.quality.kl_nats < 1e-6
+    assert verify(text, settings=found.settings).passed
+    pack(text, tmp_path / "k.cgkv", found.settings)
+    unpack(tmp_path / "k.cgkv", tmp_path / "k.safetensors", profile=profile)
+    back = capture_file(tmp_path / "k.safetensors").layers
+    assert all(mx.array_equal(a.keys, b.keys) for a, b in zip(text.layers, back, strict=True))
+
+
+def test_what_only_shapes_told_is_said(text, path, model, tmp_path):
+    from cachegen_cli import write_capture
+
+    file = tmp_path / "c.safetensors"
+    write_capture(capture(model, TEXT, keep_cache=True), file)
+    packed = pack(file, tmp_path / "c.cgkv", chosen(path))
+    assert [notice.code for notice in packed.warnings] == ["profile-model-not-checked"]
+    assert inspect(tmp_path / "c.cgkv").warnings == packed.warnings
+    assert "only shapes are compared" in " ".join(render(packed, "table").split())
+    uniform = pack(file, tmp_path / "u.cgkv", Settings(0, 0, scheme="uniform"))
+    assert [notice.code for notice in uniform.warnings] == ["rotation-stays"]
+    assert from_json(to_json(uniform)) == uniform
+    assert not pack(text, tmp_path / "t.cgkv", chosen(path)).warnings
+
+
+def test_a_comparison_that_uses_no_profile_takes_none(text, path):
+    with pytest.raises(UsageError, match="none of these schemes uses a profile"):
+        compare(text, profile=path, schemes=["group", "uniform"])
+
+
+def test_values_beyond_the_codes_are_refused(text):
+    first = text.layers[0]
+    keys, values = (x.astype(mx.bfloat16) for x in (first.keys, first.values))
+    odd = replace(text, layers=[replace(first, keys=keys * 0 + 1e7, values=values)], loaded=None)
+    assert analyze(odd, scheme="uniform:step=1").measurement.totals.elements
+    keys = mx.where(keys > 0, 1e7, -1e7).astype(mx.bfloat16)
+    odd = replace(odd, layers=[replace(odd.layers[0], keys=keys)])
+    with pytest.raises(InputError, match=r"beyond 2.30 steps"):
+        analyze(odd, scheme="uniform:step=0.0001")

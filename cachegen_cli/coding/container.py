@@ -30,6 +30,7 @@ _PREAMBLE = struct.Struct("<4sHHQII")
 PREAMBLE_BYTES = _PREAMBLE.size
 MAX_HEADER = 1 << 24  # bytes of JSON text; a million token ids take half of it
 TENSORS = ("keys", "values")
+CLASSES = ("KVCache", "ConcatenateKVCache", "RotatingKVCache", "ChunkedKVCache")
 
 
 def coder_version() -> str:
@@ -198,15 +199,17 @@ def _check_layer(layer: dict[str, Any]) -> None:
         _natural(layer[name], name)
     if layer["dtype"] not in ("float16", "bfloat16"):
         raise ValueError("dtype")
-    if layer["cache"] not in ("KVCache", "RotatingKVCache"):
+    if layer["cache"] not in CLASSES:
         raise ValueError("cache")
     tokens, window = layer["tokens"], layer["window"]
-    slides = layer["cache"] == "RotatingKVCache"
+    slides = layer["cache"] in ("RotatingKVCache", "ChunkedKVCache")
     if slides != (window > 0) or layer["sinks"] > window:
         raise ValueError("window or sinks")
     if not slides and layer["tokens_seen"] != tokens:
         raise ValueError("tokens_seen")
-    if slides and not tokens == min(window, layer["tokens_seen"]):
+    if tokens > layer["tokens_seen"]:
+        raise ValueError("tokens_seen")
+    if layer["cache"] == "RotatingKVCache" and tokens != min(window, layer["tokens_seen"]):
         raise ValueError("tokens of a window")
     for tensor in TENSORS:
         place = layer[tensor]

@@ -8,7 +8,7 @@ import typer
 
 from cachegen_cli.commands.running import run
 from cachegen_cli.errors import UsageError
-from cachegen_cli.options import ProfileOptions, TextOptions, takes_options
+from cachegen_cli.options import CorpusOptions, ProfileOptions, takes_options
 
 CALIBRATE_EXAMPLES = """\b
 Examples:
@@ -40,7 +40,7 @@ def calibrate(
             "readings each; 0 to code all layers alike.",
         ),
     ] = 4,
-    source: TextOptions,
+    source: CorpusOptions,
     output: ProfileOptions,
 ) -> None:
     """Learn a model's bases and symbol tables from texts, for --profile of other commands.
@@ -50,6 +50,8 @@ def calibrate(
     """
     from cachegen_cli import calibrating
 
+    if source.prompt_cache_file is not None:
+        raise UsageError("a profile is made from texts", "leave out --prompt-cache-file")
     if not source.prompt:
         raise UsageError("there are no texts to calibrate on", "give --prompt @DIR or @FILE.jsonl")
     run(

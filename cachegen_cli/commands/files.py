@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from cachegen_cli import console
 from cachegen_cli.errors import CachegenError, UsageError
 from cachegen_cli.options import (
     ArtifactOptions,
+    CacheOptions,
     InputOptions,
     OutputOptions,
     QuantizerOptions,
@@ -34,20 +35,27 @@ Examples:
   mlx_lm.generate --prompt-cache-file notes.safetensors --prompt "And then?"
   cachegen unpack --all caches/"""
 
+CAPTURE_EXAMPLES = """\b
+Examples:
+  cachegen capture --prompt @notes.txt -o notes.safetensors
+  cachegen analyze --prompt-cache-file notes.safetensors"""
+
+CONVERT_EXAMPLES = """\b
+Examples:
+  cachegen convert old.safetensors -o new.safetensors
+  cachegen convert new.safetensors --layout B -o old.safetensors"""
+
 INSPECT_EXAMPLES = """\b
 Examples:
   cachegen inspect notes.cgkv
-  cachegen inspect notes.cgkv --json | jq .container_bytes"""
+  cachegen inspect notes.cgkv --json | jq .container_bytes
+  cachegen inspect notes.safetensors"""
 
 
 @takes_options
 def pack(
     *,
     artifact: ArtifactOptions,
-    prompt_cache_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Pack mlx-lm's prompt cache instead of running a model."),
-    ] = None,
     tokens: Annotated[
         bool, typer.Option("--tokens/--no-tokens", help="Keep the prompt's token ids in the file.")
     ] = True,
@@ -58,7 +66,7 @@ def pack(
 ) -> None:
     """Quantize and code a prompt cache into a .cgkv file."""
     from cachegen_cli import packing
-    from cachegen_cli.captures import capture
+    from cachegen_cli.captures import Capture, capture
     from cachegen_cli.units import profile_of
 
     target = artifact.check(".cgkv")
@@ -70,15 +78,11 @@ def pack(
 
         _do_all("pack", artifact.pending(".safetensors", ".cgkv"), report, pack_one)
         return
-    if prompt_cache_file and (source.model or source.prompt):
-        raise UsageError("a prompt cache needs no model and no prompt", "leave them out")
     with console.progress(report.quiet) as progress:
-        cache: Any = prompt_cache_file
-        if cache is None:
-            prepared = source.capture_options(report.quiet)
-            known = profile_of(settings)
-            source_name = prepared.pop("source")
-            cache = capture(source_name, **prepared, profile=known, progress=progress)
+        given = source.capture_options(report.quiet)
+        cache = given.pop("source")
+        if not isinstance(cache, Capture):
+            cache = capture(cache, **given, profile=profile_of(settings), progress=progress)
         result = packing.pack(cache, target, settings, with_tokens=tokens, progress=progress)
     _report_one(result, report, target)
 
@@ -118,17 +122,54 @@ def unpack(
 @takes_options
 def inspect(
     *,
-    file: Annotated[Path, typer.Argument(help="A .cgkv file.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A .cgkv file, or mlx-lm's prompt cache.", show_default=False)
+    ],
     output: OutputOptions,
 ) -> None:
-    """Print what a .cgkv file holds, without decoding it."""
+    """Print what a .cgkv file or a prompt cache holds, from its header alone."""
+    if file.suffix == ".safetensors":
+        from cachegen_cli.promptcache.described import describe
+
+        output.deliver(describe(file))
+        return
     from cachegen_cli import unpacking
 
     output.deliver(unpacking.inspect(file))
 
 
+@takes_options
+def capture(
+    *,
+    artifact: CacheOptions,
+    source: InputOptions,
+) -> None:
+    """Run a model over a prompt and write its cache as mlx-lm's prompt cache."""
+    from cachegen_cli import captures, converting
+
+    if source.prompt_cache_file is not None:
+        raise UsageError("a prompt cache is captured already", "'cachegen convert' rewrites it")
+    with console.progress(artifact.quiet) as progress:
+        given = source.capture_options(artifact.quiet)
+        found = captures.capture(given.pop("source"), **given, keep_cache=True, progress=progress)
+        result = converting.write_capture(found, artifact.target_file, artifact.layout)
+    artifact.deliver(result, [notice.message for notice in found.notices])
+
+
+@takes_options
+def convert(
+    *,
+    file: Annotated[Path, typer.Argument(help="A prompt cache of any layout.", show_default=False)],
+    artifact: CacheOptions,
+) -> None:
+    """Rewrite mlx-lm's prompt cache for another version of mlx-lm."""
+    from cachegen_cli import converting
+
+    artifact.deliver(converting.convert(file, artifact.target_file, artifact.layout))
+
+
 def _report_one(result: PackedFile, report: ReportOptions, target: Path) -> None:
-    report.deliver(result)
+    report.deliver(result, [notice.message for notice in result.warnings])
     if not report.quiet:
         console.note(f"Wrote {target}")
 

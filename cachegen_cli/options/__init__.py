@@ -5,9 +5,10 @@ Typer sees, so that a group is written down once.
 """
 
 from cachegen_cli.options.flatten import takes_options
-from cachegen_cli.options.inputs import InputOptions, TextOptions
+from cachegen_cli.options.inputs import CorpusOptions, InputOptions, TextOptions
 from cachegen_cli.options.outputs import (
     ArtifactOptions,
+    CacheOptions,
     OutputOptions,
     PlanOptions,
     ProfileOptions,
@@ -25,8 +26,10 @@ from cachegen_cli.options.types import Integers, Names, Percent, Size, list_opti
 
 __all__ = [
     "ArtifactOptions",
+    "CacheOptions",
     "CheckOptions",
     "ContinuationOptions",
+    "CorpusOptions",
     "InputOptions",
     "Integers",
     "Names",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,9 +38,27 @@ class InputOptions:
             "stdin. May be repeated where figures can be pooled. Default: a sample.",
         ),
     ] = None
+    prompt_cache_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompt-cache-file",
+            metavar="FILE",
+            help="Take mlx-lm's prompt cache, of any version, instead of running a model. For "
+            "quality add --model, and --prompt with the text that comes next.",
+        ),
+    ] = None
     max_prompt_tokens: Annotated[
         int | None,
         typer.Option("--max-prompt-tokens", metavar="N", min=1, help="Cut the prompt to N tokens."),
+    ] = None
+    max_kv_size: Annotated[
+        int | None,
+        typer.Option(
+            "--max-kv-size",
+            metavar="N",
+            min=1,
+            help="Tokens that the cache holds, where the model leaves that to mlx-lm.",
+        ),
     ] = None
     chat: Annotated[
         bool,
@@ -68,9 +87,32 @@ class InputOptions:
             UsageError: several texts for a command that takes one.
         """
         console.silence_libraries(quiet)
-        own = ("model", "text_key")
+        if self.prompt_cache_file is not None:
+            return {"source": self._filed(self.prompt_cache_file, quiet), "prompt": None}
+        own = ("model", "text_key", "prompt_cache_file")
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
         return given | {"source": self.model, "prompt": self._texts(quiet)}
+
+    def _filed(self, path: Path, quiet: bool) -> Any:
+        """The cache of a file, with the model and the text that are given beside it."""
+        from cachegen_cli.filed import capture_file
+        from cachegen_cli.model import load_model
+
+        if self.chat or self.max_prompt_tokens is not None:
+            raise UsageError("a prompt cache has its prompt", "leave out its options")
+        texts = self._read(quiet, "text") or []
+        if len(texts) > 1:
+            raise UsageError(f"{len(texts)} texts are given", "one can come after a prompt cache")
+        model = None
+        # a default for all commands asks for no model here
+        if self.model is not None and (texts or self.model != os.environ.get("CACHEGEN_MODEL")):
+            model = load_model(
+                self.model,
+                adapter_path=self.adapter_path,
+                revision=self.revision,
+                trust_remote_code=self.trust_remote_code,
+            )
+        return capture_file(path, model, texts[0] if texts else None)
 
     def _texts(self, quiet: bool) -> Prompt | list[Prompt] | None:
         prompts = self._read(quiet, "text")
@@ -96,6 +138,22 @@ class TextOptions(InputOptions):
 
     def _texts(self, quiet: bool) -> list[Prompt] | None:
         return self._read(quiet, self.text_key)
+
+
+@dataclass(frozen=True)
+class CorpusOptions(TextOptions):
+    """The model, and the texts that it is calibrated on."""
+
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            metavar="TEXT|@FILE|@DIR|-",
+            help="A text; @FILE reads a file (.jsonl: a text a line), @DIR every file in it, - "
+            "stdin. May be repeated. Needed.",
+        ),
+    ] = None
 
 
 def _note_on(text: str, quiet: bool) -> None:

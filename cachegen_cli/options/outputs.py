@@ -158,6 +158,39 @@ class ProfileOptions(ReportOptions):
 
 
 @dataclass(frozen=True)
+class CacheOptions(ReportOptions):
+    """Where a prompt cache is written, and how, beside its report."""
+
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE.safetensors", help="The file to write."),
+    ] = None
+    layout: Annotated[
+        Literal["B", "C"],
+        typer.Option("--layout", help="B: for mlx-lm 0.19.1 to 0.31.3; C: from 0.32.0 on."),
+    ] = "C"
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False
+
+    def __post_init__(self) -> None:
+        """Settle the file before any work is done."""
+        super().__post_init__()
+        _check_artifact(self.target_file, ".safetensors", self.force)
+
+    @property
+    def target_file(self) -> Path:
+        """The file to write."""
+        if self.output is None:
+            raise UsageError("it is not said where to write", "give -o FILE.safetensors")
+        return self.output
+
+    def deliver(self, result: Result, warnings: Sequence[str] = ()) -> None:
+        """Print the report and warnings of a file that is written already."""
+        super().deliver(result, warnings)
+        if not self.quiet:
+            console.note(f"Wrote {self.output}")
+
+
+@dataclass(frozen=True)
 class ArtifactOptions:
     """Where a command writes what it makes."""
 

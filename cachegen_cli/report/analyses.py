@@ -23,6 +23,7 @@ from cachegen_cli.report.columns import (
     skipped_notes,
     title_of,
 )
+from cachegen_cli.report.entries import entry_notes, kv_bits_notes
 from cachegen_cli.report.plot import Point, scatter
 from cachegen_cli.report.units import percent, si_bytes, whole
 from cachegen_cli.results import Analysis, Measurement, ModelList, Sweep, TensorResult
@@ -31,12 +32,14 @@ from cachegen_cli.results import Analysis, Measurement, ModelList, Sweep, Tensor
 def analysis_view(result: Analysis, wide: bool) -> View:
     """A row a layer, or a row a tensor."""
     measured = result.measurement
-    columns, rows, totals = by_tensor(measured) if wide else by_layer(measured)
+    shown = by_tensor if wide else by_layer
+    columns, rows, totals = shown(measured, result.run)
     profile = profile_notes(measured.settings)
-    notes = [_decision(measured), *profile, *skipped_notes(result.run), COUNTED]
+    entries = entry_notes(measured)
+    notes = [_decision(measured), *profile, *entries, *skipped_notes(result.run), COUNTED]
     if wide:
         notes.insert(1, _container(measured))
-        notes.append(PARTS_COUNTED)
+        notes += [*kv_bits_notes(measured), PARTS_COUNTED]
     if measured.quality:
         notes.insert(1, qualities.quality_sentence(measured.quality))
         notes.append(qualities.DEFINED)
@@ -170,7 +173,7 @@ def _decision(measured: Measurement) -> str:
     """From 16 bits to coded bytes, and what decided."""
     totals = measured.totals
     fixed = si_bytes(totals.fixed_bytes)
-    if totals.fixed_bytes > totals.raw_bytes:
+    if totals.fixed_bytes > totals.raw_bytes and measured.settings.scheme == "group":
         fixed += " (more than 16 bits: the groups are mostly padding)"
     if totals.coded_bytes is None or totals.coded_saving is None:
         return (

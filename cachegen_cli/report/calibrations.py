@@ -37,8 +37,8 @@ def calibration_view(result: Calibration, wide: bool) -> View:
     profile, fewest = result.profile, min(unit.channels for unit in shown)
     notes = [
         f"Profile {profile.file}: {si_bytes(profile.profile_bytes)}, from {profile.tokens:,} "
-        f"tokens of {profile.texts:,} texts. It is kept once for {profile.model}; no size of a "
-        "scheme that uses it counts it.",
+        f"tokens of {profile.texts:,} text{'s' if profile.texts != 1 else ''}. It is kept once for "
+        f"{profile.model}; no size of a scheme that uses it counts it.",
         "energy: share of the texts' variance that the components hold, layers scaled alike. "
         "weights: how many times finer than others layers are coded, by their share in the KL; 1 "
         "where that was not measured.",

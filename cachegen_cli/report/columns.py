@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cachegen_cli.report.entries import place_header, tensor_names
 from cachegen_cli.report.units import bits, error, percent, si_bytes, whole
 from cachegen_cli.results import Bytes, Measurement, ProfileInfo, Run, Settings
 
@@ -96,10 +97,12 @@ PARTS_COUNTED = (
 )
 
 
-def by_layer(measured: Measurement) -> tuple[list[Column], list[Row], list[Row]]:
+def by_layer(
+    measured: Measurement, run: Run | None = None
+) -> tuple[list[Column], list[Row], list[Row]]:
     """Columns, rows and totals of keys and values together."""
     columns = [
-        Column("layer", "layer"),
+        Column("layer", place_header(measured, run)),
         *BYTES,
         Column("key_bits_per_element", "K bits/el", bits),
         Column("value_bits_per_element", "V bits/el", bits),
@@ -116,13 +119,17 @@ def by_layer(measured: Measurement) -> tuple[list[Column], list[Row], list[Row]]
     return columns, rows, [row("total", measured.totals, measured.keys, measured.values)]
 
 
-def by_tensor(measured: Measurement) -> tuple[list[Column], list[Row], list[Row]]:
+def by_tensor(
+    measured: Measurement, run: Run | None = None
+) -> tuple[list[Column], list[Row], list[Row]]:
     """Columns, rows and totals of every tensor, with all that is known of it."""
     columns = [
-        Column("layer", "layer"),
+        Column("layer", place_header(measured, run)),
         Column("tensor", "tensor", left=True),
         Column("cache", "cache", left=True),
         Column("tokens", "tokens"),
+        Column("tokens_seen", "seen"),
+        Column("tokens_allocated", "alloc"),
         Column("bits", "bits"),
         RAW,
         FIXED,
@@ -131,6 +138,7 @@ def by_tensor(measured: Measurement) -> tuple[list[Column], list[Row], list[Row]
         Column("entropy_bytes", "entropy", si_bytes),
         Column("entropy_saving", "saving", percent),
         *PARTS,
+        Column("kv_bits", "--kv-bits", _first_word, left=True),
         Column("symbol_model", "model", left=True),
         Column("coded_delta", "+d", yes_no),
         CODED,
@@ -140,11 +148,21 @@ def by_tensor(measured: Measurement) -> tuple[list[Column], list[Row], list[Row]
     ]
     rows = [
         tensor.to_json()
-        | {"layer": la.label, "tensor": name, "cache": la.cache, "tokens": la.tokens}
+        | {
+            "layer": la.label,
+            "tensor": name,
+            "cache": la.cache,
+            "tokens": la.tokens,
+            "tokens_seen": la.tokens_seen,
+            "tokens_allocated": la.tokens_allocated,
+            "kv_bits": la.kv_bits,
+        }
         for la in measured.layers
-        for name, tensor in (("keys", la.keys), ("values", la.values))
+        for name, tensor in zip(tensor_names(la), (la.keys, la.values), strict=True)
+        if tensor.elements
     ]
-    blank = dict.fromkeys(("tokens", "bits", "delta", "symbol_model", "coded_delta"))
+    nothing = ("tokens", "tokens_seen", "tokens_allocated", "bits", "delta", "kv_bits")
+    blank = dict.fromkeys((*nothing, "symbol_model", "coded_delta"))
     totals = [
         part.to_json() | blank | {"layer": "total", "tensor": name, "cache": ""}
         for name, part in (
@@ -154,10 +172,17 @@ def by_tensor(measured: Measurement) -> tuple[list[Column], list[Row], list[Row]
     return columns, rows, totals
 
 
+def _first_word(text: str | None) -> str:
+    return (text or "").partition(":")[0]
+
+
 def title_of(run: Run, settings: Settings, grid: bool = False) -> str:
     """Model, prompt and settings; without the widths where rows have their own."""
     model, prompt = run.model, run.prompt
-    layers = f"{model.layers} layer" + ("s" if model.layers != 1 else "")
+    if model.source == "file":
+        layers = f"{model.layers} entr" + ("ies" if model.layers != 1 else "y")
+    else:
+        layers = f"{model.layers} layer" + ("s" if model.layers != 1 else "")
     shape = f"{layers} x {whole(model.kv_heads)} KV heads x {whole(model.head_dim)}"
     read_on = f" + {prompt.continuation_tokens}" if prompt.continuation_tokens else ""
     parts = [
@@ -205,7 +230,8 @@ def profile_sentence(info: ProfileInfo) -> str:
     """Where a profile is, what it was made from, and that its bytes are counted nowhere."""
     return (
         f"Profile {info.file}: {si_bytes(info.profile_bytes)}, kept once for the model and in no "
-        f"size here; calibrated on {info.tokens:,} tokens of {info.texts:,} texts."
+        f"size here; calibrated on {info.tokens:,} tokens of {info.texts:,} text"
+        + ("s." if info.texts != 1 else ".")
     )
 
 

@@ -32,6 +32,7 @@ def file_view(result: PackedFile, wide: bool) -> View:
         f"Written by cachegen {result.tool.get('version')} with constriction "
         f"{result.tool.get('coder')}" + (f"; {metadata}." if metadata else "."),
         *profile_notes(measured.settings),
+        *(f"When it was packed: {notice.message}." for notice in result.warnings),
         COUNTED,
     ]
     if wide:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cachegen_cli.report.analyses import analysis_view, models_view, sweep_view
+from cachegen_cli.report.cachefiles import cache_file_view
 from cachegen_cli.report.calibrations import calibration_view
 from cachegen_cli.report.columns import View
 from cachegen_cli.report.comparisons import comparison_view
@@ -21,6 +22,7 @@ from cachegen_cli.results import (
     PackedFile,
     PackedFiles,
     Plan,
+    PromptCacheFile,
     QualityAnalysis,
     Result,
     Sensitivity,
@@ -41,6 +43,7 @@ _VIEWS: dict[type[Result], Callable[[Any, bool], View]] = {
     PackedFiles: files_view,
     Verification: verification_view,
     Calibration: calibration_view,
+    PromptCacheFile: cache_file_view,
 }
 
 

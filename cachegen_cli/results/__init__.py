@@ -4,6 +4,7 @@ Bytes are integers, ratios fractions of 1. Derived numbers stand in the JSON too
 derived again when it is read. Knows neither MLX nor a terminal.
 """
 
+from cachegen_cli.results.cachefile import CacheEntry, PromptCacheFile
 from cachegen_cli.results.comparison import Comparison, Standing, curve_of
 from cachegen_cli.results.files import LayerCheck, PackedFile, PackedFiles, Verification
 from cachegen_cli.results.insights import Finding, Insights
@@ -32,17 +33,19 @@ from cachegen_cli.results.quality import Quality
 from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo, Run, Skipped
 from cachegen_cli.results.settings import PlannedWidths, Settings
 from cachegen_cli.results.sizes import Bytes, LayerResult, TensorResult, total
-from cachegen_cli.results.spans import spans
+from cachegen_cli.results.spans import Entry, spans
 
 __all__ = [
     "KINDS",
     "SCHEMA",
     "Analysis",
     "Bytes",
+    "CacheEntry",
     "CalibratedUnit",
     "Calibration",
     "Candidate",
     "Comparison",
+    "Entry",
     "Finding",
     "Insights",
     "LayerCheck",
@@ -57,6 +60,7 @@ __all__ = [
     "Plan",
     "PlannedWidths",
     "ProfileInfo",
+    "PromptCacheFile",
     "PromptInfo",
     "Quality",
     "QualityAnalysis",

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.picking import pick
-from cachegen_cli.results.run import Run
+from cachegen_cli.results.run import Notice, Run
 from cachegen_cli.results.settings import Settings
-from cachegen_cli.results.spans import spans
+from cachegen_cli.results.spans import Entry, spans
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class PackedFile:
         metadata: strings of the prompt cache.
         prompt_tokens: token ids in the header, 0 if they were left out.
         measurement: settings and sizes by layer; bytes are those in the file.
+        warnings: what `pack` warned of.
     """
 
     kind: ClassVar = "file"
@@ -33,6 +34,7 @@ class PackedFile:
     metadata: dict[str, str]
     prompt_tokens: int
     measurement: Measurement
+    warnings: tuple[Notice, ...] = ()
 
     @property
     def container_bytes(self) -> int:
@@ -53,12 +55,17 @@ class PackedFile:
                 "container_header_bytes",
             )
         }  # fmt: skip
-        return own | self.measurement.to_json()
+        warnings = {"warnings": [asdict(notice) for notice in self.warnings]}
+        return own | self.measurement.to_json() | warnings
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> PackedFile:
         """The inverse of `to_json`."""
-        return pick(cls, data | {"measurement": Measurement.from_json(data)})
+        own = {
+            "measurement": Measurement.from_json(data),
+            "warnings": tuple(pick(Notice, notice) for notice in data.get("warnings", ())),
+        }
+        return pick(cls, data | own)
 
 
 @dataclass(frozen=True)
@@ -83,13 +90,13 @@ class PackedFiles:
 class LayerCheck:
     """A layer encoded and decoded: sizes of its sections, and what did not hold."""
 
-    layer: int
+    layer: Entry
     cache: str
     symbol_models: str
     predicted_bytes: int
     actual_bytes: int
     failure: str = ""
-    layers: tuple[int, ...] = ()
+    layers: tuple[Entry, ...] = ()
 
     @property
     def label(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from cachegen_cli.errors import InputError
+from cachegen_cli.results.cachefile import PromptCacheFile
 from cachegen_cli.results.comparison import Comparison
 from cachegen_cli.results.files import PackedFile, PackedFiles, Verification
 from cachegen_cli.results.insights import Insights
@@ -139,12 +140,13 @@ Result = (
     | PackedFiles
     | Verification
     | Calibration
+    | PromptCacheFile
 )
 KINDS: dict[str, type[Result]] = {
     kind.kind: kind
     for kind in (
         Analysis, QualityAnalysis, Sweep, Sensitivity, Plan, Insights, Comparison, ModelList,
-        PackedFile, PackedFiles, Verification, Calibration,
+        PackedFile, PackedFiles, Verification, Calibration, PromptCacheFile,
     )
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from cachegen_cli.results.picking import pick
 from cachegen_cli.results.quality import Quality
 from cachegen_cli.results.run import Run
 from cachegen_cli.results.settings import PlannedWidths, Settings
-from cachegen_cli.results.spans import spans
+from cachegen_cli.results.spans import Entry, spans
 
 SAME_BYTES = 1.01  # of a plan's, for what it is compared with
 
@@ -28,12 +28,12 @@ class TensorSensitivity:
         layers: where several are coded as one, all of them.
     """
 
-    layer: int
+    layer: Entry
     cache: str
     tensor: str
     kl_nats: float
     kl_nats_stderr: float | None
-    layers: tuple[int, ...] = ()
+    layers: tuple[Entry, ...] = ()
 
     @property
     def label(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.run import Run
+from cachegen_cli.results.spans import Entry
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class CalibratedUnit:
         step_weights: by layer, how much finer than the others its values are coded.
     """
 
-    layers: tuple[int, ...]
+    layers: tuple[Entry, ...]
     tensor: str
     channels: int
     components: int

@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cachegen_cli.results.picking import pick
+from cachegen_cli.results.spans import Entry
 
 
 @dataclass(frozen=True)
 class Skipped:
     """A cache entry that was not analysed, the bytes that it allocates, and why."""
 
-    entry: int
+    entry: Entry
     cache: str
     bytes: int
     reason: str
@@ -137,7 +138,7 @@ class Run:
 
 def _summed(skipped: Sequence[Skipped]) -> tuple[Skipped, ...]:
     """Each entry once, with its bytes over all texts."""
-    sums: dict[tuple[int, str, str], int] = {}
+    sums: dict[tuple[Entry, str, str], int] = {}
     for s in skipped:
         key = (s.entry, s.cache, s.reason)
         sums[key] = sums.get(key, 0) + s.bytes

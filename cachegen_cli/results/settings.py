@@ -89,8 +89,10 @@ class Settings:
 
     @property
     def scheme_text(self) -> str:
-        """The scheme as it is typed: "mlx:group_size=32"."""
-        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        """The scheme as it is typed: "mlx:group_size=32"; a target as the error that met it."""
+        met = ("bits", "kl") if "error" in self.options else ()
+        shown = {key: value for key, value in self.options.items() if key not in met}
+        options = ",".join(f"{key}={value}" for key, value in shown.items())
         return f"{self.scheme}:{options}" if options else self.scheme
 
     @property

@@ -9,7 +9,7 @@ from math import sqrt
 from typing import Any, ClassVar
 
 from cachegen_cli.results.picking import pick
-from cachegen_cli.results.spans import spans
+from cachegen_cli.results.spans import Entry, spans
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +68,12 @@ class Bytes:
     @property
     def entropy_bits_per_element(self) -> float:
         """Entropy bytes, parameters included, in bits an element."""
-        return 8 * self.entropy_bytes / self.elements
+        return 8 * self.entropy_bytes / self.elements if self.elements else 0.0
 
     @property
     def entropy_saving(self) -> float:
         """1 - entropy / fixed."""
-        return 1 - self.entropy_bytes / self.fixed_bytes
+        return 1 - self.entropy_bytes / self.fixed_bytes if self.fixed_bytes else 0.0
 
     @property
     def coded_bytes(self) -> int | None:
@@ -91,12 +91,16 @@ class Bytes:
     @property
     def coded_bits_per_element(self) -> float | None:
         """Coded bytes in bits an element."""
-        return None if self.coded_bytes is None else 8 * self.coded_bytes / self.elements
+        if self.coded_bytes is None:
+            return None
+        return 8 * self.coded_bytes / self.elements if self.elements else 0.0
 
     @property
     def coded_saving(self) -> float | None:
         """1 - coded / fixed; negative where tables cost more than coding saves."""
-        return None if self.coded_bytes is None else 1 - self.coded_bytes / self.fixed_bytes
+        if self.coded_bytes is None or not self.fixed_bytes:
+            return None if self.coded_bytes is None else 0.0
+        return 1 - self.coded_bytes / self.fixed_bytes
 
     @property
     def relative_rms_error(self) -> float:
@@ -147,15 +151,25 @@ class LayerResult:
     Attributes:
         layer: the entry, the first of several.
         layers: all of them; empty in results of earlier versions.
+        role: "kv"; "latent" of multi-head latent attention, whose values are the rotated key;
+            "index" of sparse attention.
+        stored: the codes that the cache holds already, if it does.
+        tokens_allocated: that the cache has room for; None in results of earlier versions.
+        kv_bits: what ``mlx_lm --kv-bits`` would do to it: "works", "nothing: why", "crashes: why",
+            or "" where that is not known.
     """
 
-    layer: int
+    layer: Entry
     cache: str
     tokens: int
     tokens_seen: int
     keys: TensorResult
     values: TensorResult
-    layers: tuple[int, ...] = ()
+    layers: tuple[Entry, ...] = ()
+    role: str = "kv"
+    stored: str = ""
+    tokens_allocated: int | None = None
+    kv_bits: str = ""
 
     @property
     def label(self) -> str:
@@ -189,7 +203,16 @@ def pooled(layers: Sequence[LayerResult]) -> LayerResult:
         _pooled_tensor([layer.keys for layer in layers]),
         _pooled_tensor([layer.values for layer in layers]),
         first.layers,
+        first.role,
+        first.stored,
+        _sum(layer.tokens_allocated for layer in layers),
+        first.kv_bits,
     )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    listed = list(values)
+    return None if None in listed else sum(value or 0 for value in listed)
 
 
 def _pooled_tensor(tensors: Sequence[TensorResult]) -> TensorResult:

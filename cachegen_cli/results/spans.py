@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+Entry = int | str
+"""Place of an entry in a cache: 3, or "3/1" in a CacheList, or "3#1" of a batch."""
+
 _MOST_RUNS = 2
 
 
-def spans(numbers: Sequence[int]) -> str:
-    """ "5", "0-29", "0-4,6", or "25 of 0-28" where that would be long."""
+def spans(places: Sequence[Entry]) -> str:
+    """ "5", "0-29", "0-4,6", or "25 of 0-28" where that would be long; "3/1" for parts."""
+    numbers = [place for place in places if isinstance(place, int)]
+    if len(numbers) != len(places):
+        return str(places[0]) if len(places) == 1 else f"{len(places)} from {places[0]}"
     runs: list[list[int]] = []
     for n in numbers:
         if runs and runs[-1][-1] == n - 1:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, Field, fields
+from math import isfinite
 from typing import Any
 
 from cachegen_cli.errors import InputError, UsageError
-from cachegen_cli.profiles import Profile
-from cachegen_cli.results import Settings
+from cachegen_cli.profiles import BASES, Profile
+from cachegen_cli.results import Entry, Settings
 from cachegen_cli.schemes.affine import Affine
 from cachegen_cli.schemes.base import Coded, Place, Scheme, code_shape, expected_of
 from cachegen_cli.schemes.cachegen import CacheGen
@@ -41,6 +42,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "transform": ("error", "step", "bits", "kl", "basis"),
     "exact": (),
 }
+_STEPS = {"error", "step", "bits", "kl"}  # of which one decides the step
 _WORDS = ("basis",)  # options that are no numbers
 _INTEGERS = ("group_size", "bins", "chunk")
 
@@ -54,15 +56,21 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     name, _, rest = text.partition(":")
     if name not in SCHEMES:
         raise UsageError(f"'{name}' is not a scheme", f"choose from {', '.join(SCHEMES)}")
-    options = {}
+    options: dict[str, Any] = {}
     for part in rest.split(",") if rest else []:
         key, _, value = part.partition("=")
         if key not in _OPTIONS[name]:
             raise UsageError(f"scheme {name} has no option '{key}'", _options_hint(name))
+        if key in options:
+            raise UsageError(f"'{key}' is given twice", "give it once")
         try:
             options[key] = value if key in _WORDS else _number(key, value)
         except ValueError:
             raise UsageError(f"'{part}' is not a number", f"write {name}:{key}=N") from None
+        if key not in _WORDS and not isfinite(float(options[key])):
+            raise UsageError(f"'{part}' is not a number", f"write {name}:{key}=N")
+    if len(_STEPS & set(options)) > 1:
+        raise UsageError(f"{name} has one of error, step, bits and kl", "give one")
     return name, options
 
 
@@ -82,7 +90,7 @@ def to_header(scheme: Scheme) -> dict[str, Any]:
 
 
 def from_header(
-    data: dict[str, Any], profile: Profile | None, tensor: str, entries: tuple[int, ...]
+    data: dict[str, Any], profile: Profile | None, tensor: str, entries: tuple[Entry, ...]
 ) -> Scheme:
     """The inverse of `to_header`.
 
@@ -111,6 +119,8 @@ def from_header(
         raise InputError(
             f"its scheme cannot be read: {error}", "update cachegen, or get the file again"
         ) from error
+    if getattr(scheme, "basis", BASES[0]) not in BASES:
+        raise InputError("its scheme names no basis", "update cachegen, or get the file again")
     used = getattr(scheme, "profile", "")
     if not used:
         return scheme

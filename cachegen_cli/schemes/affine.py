@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from cachegen_cli.device import mx
@@ -71,7 +71,12 @@ class Affine:
                 if fitting
                 else "MLX cannot quantize this cache; take another scheme",
             )
-        packed, scales, biases = mx.quantize(x, group_size=self.group_size, bits=self.bits)
+        return self.coded(
+            *mx.quantize(x, group_size=self.group_size, bits=self.bits), dtype=x.dtype
+        )
+
+    def coded(self, packed: mx.array, scales: mx.array, biases: mx.array, dtype: mx.Dtype) -> Coded:
+        """What `mx.quantize` gave for [H, T, D]: codes [H, T, D * bits / 32], scales, biases."""
         # with scale 1 and bias 0 MLX's own unpacking gives the codes, at any width
         codes = mx.dequantize(
             packed,
@@ -84,7 +89,7 @@ class Affine:
         return Coded(
             [Plane(channel_major(mirrored), self.bits)],
             Arrays([scales, biases]),
-            self._values(mirrored, scales, biases).astype(x.dtype),
+            self._values(mirrored, scales, biases).astype(dtype),
         )
 
     def restore(
@@ -112,6 +117,19 @@ class Affine:
             mx.repeat(x.astype(mx.float32), self.group_size, axis=-1) for x in (scales, biases)
         )
         return codes * scale + bias
+
+
+@dataclass(frozen=True)
+class StoredAffine(Affine):
+    """Codes that a cache holds already: they are taken as they are, whatever is asked for."""
+
+    packed: tuple[mx.array, mx.array, mx.array] | None = field(default=None, compare=False)
+
+    def code(self, x: mx.array, rows: Rows) -> Coded:
+        """The stored codes of [H, T, D], which is what they stand for."""
+        if self.packed is None:
+            return super().code(x, rows)
+        return self.coded(*self.packed, dtype=x.dtype)
 
 
 def _listed(values: tuple[int, ...]) -> str:

@@ -10,10 +10,14 @@ import numpy.typing as npt
 
 from cachegen_cli.device import mx
 from cachegen_cli.profiles import Profile
+from cachegen_cli.results import Entry
 from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import Rows
 
 Codes = npt.NDArray[Any]
+
+
+LARGEST_CODE = 1 << 30  # of codes of any size; what is beyond is held there
 
 
 class Place(NamedTuple):
@@ -37,7 +41,7 @@ class Place(NamedTuple):
     dtype: str
     rotary: Rotary | str = ""
     profile: Profile | None = None
-    entries: tuple[int, ...] = ()
+    entries: tuple[Entry, ...] = ()
 
 
 class Plane(NamedTuple):

@@ -19,6 +19,7 @@ from cachegen_cli.device import mx
 from cachegen_cli.entropy import channel_histograms
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.profiles import Profile
+from cachegen_cli.results import Entry
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import (
     Arrays,
@@ -75,7 +76,7 @@ class CacheGen:
             else found
         )
 
-    def bound(self, profile: Profile, tensor: str, entries: tuple[int, ...]) -> CacheGen:
+    def bound(self, profile: Profile, tensor: str, entries: tuple[Entry, ...]) -> CacheGen:
         """The scheme with the symbol tables of a profile (the paper's offline profile)."""
         symbols = profile.symbols(entries[0], tensor, self.bins)
         return replace(self, profile=profile.info.sha256, expected=symbols)

@@ -23,11 +23,12 @@ from cachegen_cli.coding.learning import scales_of
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.profiles import BASES, Basis, Profile
+from cachegen_cli.results import Entry
 from cachegen_cli.rows import Rows
-from cachegen_cli.schemes.base import Arrays, Coded, Codes, Place, Plane
+from cachegen_cli.schemes.base import LARGEST_CODE, Arrays, Coded, Codes, Place, Plane
+from cachegen_cli.schemes.uniform import check_target
 
 DROPPED = 1.0  # theory says 0.29; at equal KL, less of the small components is better
-_LARGEST_CODE = float(1 << 30)
 _EXPECTED = 0.75  # mean magnitude by standard deviation, of what is between Gauss and Laplace
 
 
@@ -73,7 +74,7 @@ class Transform:
         components = max(int((found.deviations > DROPPED * step).sum()), 1)
         return cls(step, basis, components, digest, found)
 
-    def bound(self, profile: Profile, tensor: str, entries: tuple[int, ...]) -> Transform:
+    def bound(self, profile: Profile, tensor: str, entries: tuple[Entry, ...]) -> Transform:
         """The scheme with its basis out of a profile."""
         found = profile.basis(self.basis, entries, tensor)
         if self.components > found.deviations.size:
@@ -105,7 +106,7 @@ class Transform:
         flat = y.transpose(1, 0, 2).reshape(tokens, heads * dim)
         vectors = known.leading(self.components)
         codes = mx.round(((flat - known.mean) / known.scale) @ vectors.T / self.step)
-        codes = mx.clip(codes, -_LARGEST_CODE, _LARGEST_CODE)
+        codes = mx.clip(codes, -float(LARGEST_CODE), float(LARGEST_CODE))
         wide = mx.contiguous(codes.astype(mx.int32).T[None])
         return Coded([Plane(wide, 0)], Arrays([]), self._values(codes, rows))
 
@@ -131,18 +132,16 @@ def step_of(options: dict[str, Any]) -> float:
     """The step that options give, in standard deviations of a layer.
 
     Raises:
-        UsageError: several, or none that makes sense.
+        UsageError: one that makes no sense.
     """
     least, usual, most = Transform.errors
-    given = [key for key in ("step", "bits", "kl") if key in options]
-    if len(given) > 1 or ("step" in options and "error" in options):
-        raise UsageError("transform has one of error, step, bits and kl", "give one")
-    if any(not 0 < options[key] < 1e6 for key in given):
-        raise UsageError(f"{options[given[0]]:g} is no target", "it is a number above 0")
-    error = float(options.get("step", 0.0)) / sqrt(12) or float(options.get("error", usual))
+    check_target(options)
+    given = float(options["step"]) / sqrt(12) if "step" in options else None
+    error = float(options.get("error", usual)) if given is None else given
     if not least <= error <= most:
         raise UsageError(
-            f"transform has no error of {error:g}",
-            f"it is {least} to {most:g}, as transform:error=0.1",
+            f"transform has no {'step' if 'step' in options else 'error'} of "
+            f"{options.get('step', error):g}",
+            f"an error is {least} to {most:g}, as transform:error=0.1; a step is 3.46 times that",
         )
     return float(np.float32(error * sqrt(12)))

@@ -18,10 +18,11 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import Rows
-from cachegen_cli.schemes.base import Coded, Codes, Place, Plane, sixteen_bit
+from cachegen_cli.schemes.base import LARGEST_CODE, Coded, Codes, Place, Plane, sixteen_bit
 
-_LARGEST_CODE = float(1 << 30)
 _SMALLEST_STEP = 1e-30
+_SMALLEST_GIVEN, _LARGEST_GIVEN = 1e-4, 1e6
+_TARGETS = {"bits": 32.0, "kl": 100.0}  # the largest that make sense
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,16 @@ class Uniform:
         """The scheme for a tensor."""
         least, usual, most = cls.errors
         step, error = (float(options.get(k, v)) for k, v in (("step", 0.0), ("error", usual)))
-        targets = [options[key] for key in ("bits", "kl") if key in options]
-        if len(targets) > 1 or (targets and "step" in options):
-            raise UsageError("uniform has one of error, step, bits and kl", "give one")
-        if any(not 0 < target < 1e6 for target in targets):
-            raise UsageError(f"{targets[0]:g} is no target", "it is a number above 0")
-        if not 0 <= step < 1e6 or not least <= error <= most:
+        check_target(options)
+        if "step" in options and not _SMALLEST_GIVEN <= step <= _LARGEST_GIVEN:
             raise UsageError(
-                f"uniform has no step of {step:g} or error of {error:g}",
-                "an error is 0.000001 to 1, as uniform:error=0.05",
+                f"uniform has no step of {step:g}",
+                f"it is {_SMALLEST_GIVEN} to {_LARGEST_GIVEN:g}, as uniform:step=0.1",
+            )
+        if not least <= error <= most:
+            raise UsageError(
+                f"uniform has no error of {error:g}",
+                f"it is {least} to {most:g}, as uniform:error=0.05",
             )
         rotary = place.rotary if place.tensor == "keys" else ""
         return cls(step, error, rotary.to_json() if isinstance(rotary, Rotary) else {})
@@ -70,7 +72,7 @@ class Uniform:
             step = mx.sqrt(mx.square(y).mean()) * (self.error * sqrt(12))
         step = mx.maximum(step, _SMALLEST_STEP)
         codes = mx.round((y - mean.astype(mx.float32)) / step)
-        codes = mx.clip(codes, -_LARGEST_CODE, _LARGEST_CODE)
+        codes = mx.clip(codes, -float(LARGEST_CODE), float(LARGEST_CODE))
         wide = mx.contiguous(codes.astype(mx.int32).swapaxes(1, 2))
         restored = self._values(codes, step, mean, rows)
         return Coded([Plane(wide, 0)], _Parameters(step, mean), restored)
@@ -97,6 +99,15 @@ class Uniform:
     def _values(self, codes: mx.array, step: mx.array, mean: mx.array, rows: Rows) -> mx.array:
         y = codes * step + mean.astype(mx.float32)
         return Rotary.from_json(self.rotary).redo(y, rows.positions) if self.rotary else y
+
+
+def check_target(options: dict[str, Any]) -> None:
+    """Raise UsageError where a target is out of any reach."""
+    for key, most in _TARGETS.items():
+        if key in options and not 0 < options[key] <= most:
+            raise UsageError(
+                f"{key}={options[key]:g} is no target", f"it is above 0 and at most {most:g}"
+            )
 
 
 @dataclass(frozen=True)

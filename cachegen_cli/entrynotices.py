@@ -1,0 +1,50 @@
+"""What is said of a live cache's entries beside their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cachegen_cli.kvcache import LayerKV, copies
+from cachegen_cli.model import Model
+from cachegen_cli.results import Notice
+
+
+def shared_notices(model: Model, cache: Sequence[Any], layers: Sequence[LayerKV]) -> list[Notice]:
+    """Say which layers share a cache, or hold copies of another's."""
+    notices = []
+    held, n = len(cache), len(model.network.layers)
+    if held < n:
+        notices.append(
+            Notice(
+                "shared-cache",
+                f"{n} layers have {held} cache entries: {n - held} layers keep no keys and values "
+                "of their own",
+            )
+        )
+    pairs = copies(layers)
+    if pairs:
+        size = sum(kv.keys.nbytes + kv.values.nbytes for kv, _ in pairs)
+        named = ", ".join(f"{kv.layer} of {other.layer}" for kv, other in pairs[:4])
+        notices.append(
+            Notice(
+                "copied-entries",
+                f"{len(pairs)} cache entries are exact copies of others ({named}"
+                + (", ..." if len(pairs) > 4 else "")
+                + f"): {size} of the 16-bit bytes are there twice",
+            )
+        )
+    return notices
+
+
+def ignored_notices(model: Model, max_kv_size: int | None) -> list[Notice]:
+    """Say that a model makes caches of its own, whatever size was asked for."""
+    if max_kv_size is None or not hasattr(model.network, "make_cache"):
+        return []
+    return [
+        Notice(
+            "max-kv-size-ignored",
+            f"{model.id} makes its own caches, so --max-kv-size {max_kv_size} changes nothing: "
+            "mlx-lm ignores it, too",
+        )
+    ]

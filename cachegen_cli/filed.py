@@ -1,0 +1,131 @@
+"""A prompt-cache file as a capture, whose entries are read one by one when they are asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import overload
+
+from cachegen_cli.captures import Capture, Live, one_or_all
+from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.kvcache import CacheFile, LayerKV, make_cache
+from cachegen_cli.model import Model, dtype_name
+from cachegen_cli.prompt import Prompt
+from cachegen_cli.reading import encode
+from cachegen_cli.results import ModelInfo, Notice, PromptInfo
+
+
+class FiledLayers(Sequence[LayerKV]):
+    """The analysed entries of a file; none is held longer than who asked for it does."""
+
+    def __init__(self, path: Path, places: Sequence[tuple[int, int]]) -> None:
+        self.path, self.places = path, places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, place: int) -> LayerKV: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[LayerKV]: ...
+
+    def __getitem__(self, place: int | slice) -> LayerKV | Sequence[LayerKV]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(len(self))[place]]
+        entry, part = self.places[place]
+        # opened anew: arrays that were read once stay in memory as long as their file's table
+        return CacheFile.open(self.path).analysed(entry)[part]
+
+
+def capture_file(
+    path: Path | str, model: Model | None = None, text: str | Prompt | None = None
+) -> Capture:
+    """A prompt-cache file of mlx-lm, of any layout, as if it had just been captured.
+
+    Args:
+        path: the file.
+        model: the one that made it, for measuring quality and for knowing how keys were rotated.
+        text: what comes after the cached prompt, for measuring quality with the model.
+
+    Raises:
+        InputError: no such file, or nothing in it can be analysed.
+        UsageError: a text without a model.
+    """
+    started = time.perf_counter()
+    path = Path(path)
+    file = CacheFile.open(path)
+    if text is not None and model is None:
+        raise UsageError("a text after a prompt cache needs the model", "give --model, too")
+    tokens = tuple(file.take_tokens())
+    places, shapes, allocated = [], [], 0
+    for entry in range(len(file.entries)):
+        found = file.analysed(entry)
+        places += [(entry, part) for part in range(len(found))]
+        shapes += [(kv.keys.shape, kv.values.shape, kv.tokens_seen, kv.keys.dtype) for kv in found]
+        allocated += sum(kv.allocated * kv.keys.shape[0] for kv in found)
+    if not shapes:
+        reasons = "; ".join(f"entry {s.entry} ({s.cache}): {s.reason}" for s in file.skipped[:3])
+        raise InputError(f"'{path}' holds no keys and values that can be analysed: {reasons}")
+    layers = FiledLayers(path, places)
+    valid = sum(keys[0] * keys[1] for keys, *_ in shapes)
+    notices = []
+    if allocated > valid:
+        notices.append(
+            Notice(
+                "padding-left-out",
+                f"of {allocated} rows by head that the file holds {valid} are tokens; the rest is "
+                "padding and left out",
+            )
+        )
+    seen = max(seen for *_, seen, _ in shapes)
+    dtype = dtype_name(shapes[0][3])
+    ids = " ".join(map(str, tokens))
+    return Capture(
+        layers=layers,
+        skipped=tuple(file.skipped),
+        model=ModelInfo(
+            id=model.id if model else file.metadata.get("model", "unknown model"),
+            source="file",
+            layers=len(file.entries),
+            kv_heads=one_or_all(keys[0] for keys, *_ in shapes),
+            head_dim=one_or_all(keys[2] for keys, *_ in shapes),
+            dtype=dtype,
+            compute_dtype=dtype,
+        ),
+        prompt=PromptInfo(
+            f"{path.name}, layout {file.layout}",
+            seen,
+            hashlib.sha256(ids.encode()).hexdigest() if tokens else "",
+            seen,
+            False,
+            0,
+        ),
+        notices=tuple(notices),
+        timing={"load_seconds": time.perf_counter() - started, "prefill_seconds": 0.0},
+        tokens=tokens if len(tokens) == seen else (),
+        metadata=file.metadata,
+        live=_live(layers, model, text) if model and text is not None else None,
+        loaded=model,
+    )
+
+
+def _live(layers: Sequence[LayerKV], model: Model, text: str | Prompt) -> Live:
+    prompt = Prompt(text) if isinstance(text, str) else text
+    ids = encode(model, prompt, chat=False)
+    if len(ids) < 2:
+        raise InputError(f"{prompt.source} has too few tokens to predict one", "give more text")
+    return Live(model, make_cache(iter_all(layers)), tuple(ids))
+
+
+def iter_all(layers: Sequence[LayerKV]) -> Iterator[LayerKV]:
+    """Every entry; in order, as a cache needs them."""
+    for place, kv in enumerate(layers):
+        if kv.layer != place:
+            raise InputError(
+                f"cache entry {kv.layer} ({kv.cache}) cannot be given to the model",
+                "quality of a file is measured where every entry can be analysed",
+            )
+        yield kv

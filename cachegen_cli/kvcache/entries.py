@@ -1,0 +1,222 @@
+"""What the classes of mlx-lm's cache hold: their rows in temporal order, without padding.
+
+Reads attributes, which are the same in every version of mlx-lm and in what `files` makes of
+a file; never ``state`` or ``nbytes`` of what is analysed, which differ between versions and
+hold the padding of growing buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cachegen_cli.device import mx
+from cachegen_cli.kvcache.layers import LayerKV, Stored
+from cachegen_cli.kvcache.roles import Ranks, assign_roles
+from cachegen_cli.results import Entry, Skipped
+
+STATES = ("ArraysCache", "MambaCache")
+_ROWS = 2  # axis of the tokens
+
+
+class _Rows(NamedTuple):
+    """Rows [1, H, T, D] of an entry and where they are from."""
+
+    keys: Any
+    values: Any
+    tokens_seen: int
+    window: int = 0
+    sinks: int = 0
+    stored: tuple[int, int] | None = None  # bits, group size
+
+
+def read_cache(
+    cache: Sequence[Any], dtype: mx.Dtype, ranks: Ranks = None
+) -> tuple[list[LayerKV], list[Skipped]]:
+    """Split a live prompt cache into analysed entries, cast to ``dtype``, and skipped ones.
+
+    Args:
+        ranks: as in `assign_roles`.
+    """
+    layers: list[LayerKV] = []
+    skipped: list[Skipped] = []
+    for index, entry in enumerate(cache):
+        for found in read_entry(index, entry, dtype):
+            if isinstance(found, LayerKV):
+                layers.append(found)
+            else:
+                skipped.append(found)
+    layers, placeholders = assign_roles(layers, ranks)
+    mx.eval([(kv.keys, kv.values) for kv in layers])
+    return layers, skipped + placeholders
+
+
+def read_entry(index: Entry, entry: Any, dtype: mx.Dtype | None = None) -> list[LayerKV | Skipped]:
+    """What one cache entry holds, in ``dtype`` or its own 16-bit one; not evaluated yet.
+
+    An entry of several, such as a CacheList, gives each of them.
+    """
+    name = class_name(entry)
+    if (parts := getattr(entry, "caches", None)) is not None:
+        return [
+            found
+            for place, part in enumerate(parts)
+            for found in read_entry(f"{index}/{place}", part, dtype)
+        ]
+    if name in STATES:
+        return [Skipped(index, name, bytes_of(entry), "it holds a recurrent state of fixed size")]
+    if name not in _READERS:
+        return [Skipped(index, name, bytes_of(entry), "this cache class is not analysed")]
+    if entry.keys is None:
+        return [Skipped(index, name, 0, "the entry is empty")]
+    rows = _READERS[name](entry)
+    sequences = rows if isinstance(rows, list) else [rows]
+    found: list[LayerKV | Skipped] = []
+    for place, one in enumerate(sequences):
+        at = f"{index}#{place}" if len(sequences) > 1 else index
+        found += _layers(at, name, entry, one, dtype)
+    return found
+
+
+def class_name(entry: Any) -> str:
+    """The class of a live cache, or the one that a file names."""
+    return str(getattr(entry, "cls", type(entry).__name__))
+
+
+def bytes_of(entry: Any) -> int:
+    """What an entry allocates, as far as it can be told."""
+    return sum(array.nbytes for array in _arrays(entry) if hasattr(array, "nbytes"))
+
+
+def _arrays(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [array for part in value.values() for array in _arrays(part)]
+    if isinstance(value, list | tuple):
+        return [array for part in value for array in _arrays(part)]
+    if hasattr(value, "shape"):
+        return [value]
+    if hasattr(value, "__dict__") and not callable(value):
+        return _arrays(vars(value))
+    return []
+
+
+def _layers(
+    index: Entry, name: str, entry: Any, rows: _Rows, dtype: mx.Dtype | None
+) -> list[LayerKV | Skipped]:
+    """The rows of one sequence, or of every sequence of a batch."""
+    first = rows.keys[0] if rows.stored else rows.keys
+    if first.shape[_ROWS] == 0:
+        return [Skipped(index, name, bytes_of(entry), "the entry is empty")]
+    if first.shape[0] > 1:
+        return [
+            found
+            for place in range(first.shape[0])
+            for found in _layers(f"{index}#{place}", name, entry, _sequence(rows, place), dtype)
+        ]
+    allocated = entry.keys[0].shape[_ROWS] if rows.stored else entry.keys.shape[_ROWS]
+    stored = None
+    keys, values = rows.keys, rows.values
+    if rows.stored:
+        bits, group = rows.stored
+        packed, other = (tuple(part[0] for part in x) for x in (keys, values))
+        stored = Stored(bits, group, packed, other)
+        keys, values = (
+            mx.dequantize(
+                x[0],
+                x[1].astype(mx.float32),
+                x[2].astype(mx.float32),
+                group_size=group,
+                bits=bits,
+            )[None]
+            for x in (packed, other)
+        )
+    if dtype is None:
+        own = first.dtype if rows.stored is None else rows.keys[1].dtype
+        dtype = own if own.size == 2 else mx.float16
+    found = LayerKV(
+        index,
+        name,
+        keys[0].astype(dtype),
+        values[0].astype(dtype),
+        rows.tokens_seen,
+        rows.window,
+        rows.sinks,
+        stored=stored,
+        allocated=allocated,
+    )
+    return [found]
+
+
+def _sequence(rows: _Rows, place: int) -> _Rows:
+    def of(x: Any) -> Any:
+        return tuple(map(of, x)) if isinstance(x, list | tuple) else x[place : place + 1]
+
+    return rows._replace(keys=of(rows.keys), values=of(rows.values))
+
+
+def _read_growing(entry: Any) -> _Rows:
+    n = int(entry.offset)
+    return _Rows(entry.keys[..., :n, :], entry.values[..., :n, :], n)
+
+
+def _read_quantized(entry: Any) -> _Rows:
+    n = int(entry.offset)
+    keys, values = (tuple(part[..., :n, :] for part in x) for x in (entry.keys, entry.values))
+    return _Rows(keys, values, n, stored=(int(entry.bits), int(entry.group_size)))
+
+
+def _read_rotating(entry: Any) -> _Rows:
+    """The window in temporal order; a multi-token update leaves more rows than it holds."""
+    index, keep, most = int(entry._idx), int(entry.keep), int(entry.max_size)
+    seen = int(entry.offset)
+
+    def ordered(x: mx.array) -> mx.array:
+        if index != x.shape[_ROWS]:
+            if index < seen:  # a ring: the sinks, then what is older than the write place
+                parts = [x[..., :keep, :], x[..., index:, :], x[..., keep:index, :]]
+                x = mx.concatenate(parts, axis=_ROWS)
+            else:
+                x = x[..., :index, :]
+        excess = x.shape[_ROWS] - most
+        if excess > 0:
+            x = mx.concatenate([x[..., :keep, :], x[..., keep + excess :, :]], axis=_ROWS)
+        return x
+
+    return _Rows(ordered(entry.keys), ordered(entry.values), seen, most, keep)
+
+
+def _read_chunked(entry: Any) -> _Rows:
+    """Rows from the start of the chunk on."""
+    seen, start = int(entry.offset), int(entry.start_position)
+    n = seen - start
+    return _Rows(entry.keys[..., :n, :], entry.values[..., :n, :], seen, int(entry.chunk_size))
+
+
+def _read_batch(entry: Any) -> list[_Rows]:
+    """Each sequence, which begins after its padding on the left."""
+    end = int(entry._idx)
+    found = []
+    for place, (padding, seen) in enumerate(
+        zip(entry.left_padding.tolist(), entry.offset.tolist(), strict=True)
+    ):
+        keys, values = (
+            x[place : place + 1, :, max(padding, 0) : end] for x in (entry.keys, entry.values)
+        )
+        found.append(_Rows(keys, values, seen))
+    return found
+
+
+def _read_batch_rotating(entry: Any) -> list[_Rows]:
+    """Each sequence as mlx-lm takes it out."""
+    return [_read_rotating(entry.extract(place)) for place in range(entry.keys.shape[0])]
+
+
+_READERS: dict[str, Any] = {
+    "KVCache": _read_growing,
+    "ConcatenateKVCache": _read_growing,
+    "QuantizedKVCache": _read_quantized,
+    "RotatingKVCache": _read_rotating,
+    "ChunkedKVCache": _read_chunked,
+    "BatchKVCache": _read_batch,
+    "BatchRotatingKVCache": _read_batch_rotating,
+}

@@ -1,0 +1,110 @@
+"""Prompt-cache files of mlx-lm in every layout, read entry by entry without mlx-lm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cachegen_cli.device import mx
+from cachegen_cli.errors import InputError
+from cachegen_cli.kvcache.entries import read_entry
+from cachegen_cli.kvcache.layers import LayerKV
+from cachegen_cli.kvcache.roles import assign_roles
+from cachegen_cli.promptcache.layouts import State, parse
+from cachegen_cli.results import Skipped
+
+TOKENS = "tokens"  # key of a prompt cache's metadata
+# whatever a file that is none may make the readers stumble over
+_BROKEN = (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError)
+
+
+@dataclass
+class CacheFile:
+    """A prompt-cache file, opened: arrays are read when they are evaluated.
+
+    Attributes:
+        layout: "A", "B" or "C".
+        entries: what the file says of each.
+        metadata: the user's.
+    """
+
+    path: Path
+    layout: str
+    entries: list[State]
+    metadata: dict[str, str]
+    skipped: list[Skipped] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, path: Path) -> CacheFile:
+        """Open a file.
+
+        Raises:
+            InputError: there is none, or it is no prompt cache.
+        """
+        if not path.is_file():
+            raise InputError(f"there is no prompt cache '{path}'", "check the path")
+        try:
+            loaded: Any = mx.load(str(path), return_metadata=True)
+            arrays, metadata = loaded
+            layout, user, entries = parse(arrays, metadata)
+            if not entries:
+                raise ValueError("it has no entries")
+        except _BROKEN as error:
+            raise _no_cache(path, error) from error
+        return cls(path, layout, entries, user)
+
+    def take_tokens(self) -> list[int]:
+        """The prompt's token ids, out of the metadata, where they are there."""
+        found = self.metadata.get(TOKENS, "").split()
+        if not found or not all(token.isdecimal() for token in found):
+            return []
+        del self.metadata[TOKENS]
+        return [int(token) for token in found]
+
+    def analysed(self, index: int) -> list[LayerKV]:
+        """What an entry holds, not evaluated yet; what is not analysed is in `skipped`.
+
+        Raises:
+            InputError: the entry is not what its class says.
+        """
+        try:
+            _check(self.entries[index])
+            found = read_entry(index, self.entries[index])
+            layers = [one for one in found if isinstance(one, LayerKV)]
+            layers, placeholders = assign_roles(layers)
+        except _BROKEN as error:
+            raise _no_cache(self.path, error, f"entry {index}: ") from error
+        self.skipped += [one for one in found if isinstance(one, Skipped)] + placeholders
+        return layers
+
+
+def _check(entry: State) -> None:
+    """Raise ValueError or TypeError unless an entry's arrays are of one shape."""
+    own = vars(entry)
+    for part in own.get("caches", ()):
+        _check(part)
+    keys: Any = own.get("keys")
+    values: Any = own.get("values")
+    if keys is None:
+        return
+    packed = isinstance(keys, list | tuple)
+    pairs = zip(keys, values, strict=True) if packed else [(keys, values)]
+    for x, y in pairs:
+        if x.ndim != 4 or y.ndim != 4 or x.shape[:3] != y.shape[:3]:
+            raise ValueError(f"keys {x.shape} and values {y.shape} are not of one entry")
+        if not packed and not all(mx.issubdtype(a.dtype, mx.floating) for a in (x, y)):
+            raise TypeError("keys and values are no floating-point numbers")
+    rows = (keys[0] if packed else keys).shape[2]
+    offset = own.get("offset", rows)
+    held = offset - own.get("start_position", 0) if isinstance(offset, int) else 0
+    if not held >= 0 or (held > rows and "max_size" not in own):
+        raise ValueError(f"{held} tokens in {rows} rows")
+
+
+def _no_cache(path: Path, error: Exception, where: str = "") -> InputError:
+    reason = " ".join(f"{where}{type(error).__name__}: {error}".split())[:300]
+    return InputError(
+        f"'{path}' is not a prompt cache that can be read ({reason})",
+        "name a file that mlx_lm.cache_prompt, save_prompt_cache or 'cachegen capture' wrote",
+    )

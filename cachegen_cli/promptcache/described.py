@@ -1,0 +1,91 @@
+"""A prompt-cache file's entries from its header alone."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from cachegen_cli.errors import InputError
+from cachegen_cli.promptcache.header import read_header
+from cachegen_cli.promptcache.layouts import State
+from cachegen_cli.results import CacheEntry, Entry, PromptCacheFile
+
+TOKENS = "tokens"  # key of a prompt cache's metadata
+_ROWS = 2  # axis of the tokens
+
+
+def describe(path: Path | str, action: str = "inspect") -> PromptCacheFile:
+    """What a file holds.
+
+    Raises:
+        InputError: there is no such file, or it is no prompt cache.
+    """
+    path = Path(path)
+    layout, metadata, states, size = read_header(path)
+    tokens = metadata.pop(TOKENS, "").split()
+    try:
+        entries = [entry for place, state in enumerate(states) for entry in _entries(place, state)]
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"'{path}' is not a prompt cache ({type(error).__name__}: {error})", "get it again"
+        ) from error
+    return PromptCacheFile(action, str(path), layout, size, metadata, len(tokens), tuple(entries))
+
+
+def _entries(place: Entry, state: State) -> list[CacheEntry]:
+    own = vars(state)
+    if "caches" in own:
+        return [
+            entry
+            for part, inner in enumerate(own["caches"])
+            for entry in _entries(f"{place}/{part}", inner)
+        ]
+    allocated = _bytes(own)
+    keys, values = own.get("keys"), own.get("values")
+    if keys is None:
+        nothing = (None, None, "", None, None, None)
+        return [CacheEntry(place, state.cls, *nothing, allocated, allocated)]
+    packed = isinstance(keys, list | tuple)
+    first = keys[0] if packed else keys
+    seen = _int(own.get("offset", first.shape[_ROWS]))
+    rows = min(seen - _int(own.get("start_position", 0)), first.shape[_ROWS])
+    if "max_size" in own:
+        rows = min(rows, _int(own["max_size"]))
+    valid = allocated * rows // first.shape[_ROWS] if first.shape[_ROWS] else 0
+    bits = _int(own.get("bits", 0))
+    return [
+        CacheEntry(
+            place,
+            state.cls,
+            _shape(keys, rows, bits),
+            _shape(values, rows, bits),
+            f"{bits} bits" if packed else str(first.dtype),
+            rows,
+            first.shape[_ROWS],
+            seen,
+            valid,
+            allocated,
+        )
+    ]
+
+
+def _shape(x: Any, rows: int, bits: int) -> tuple[int, ...]:
+    """[batch, heads, tokens, head_dim]; of packed codes that of what they stand for."""
+    first = x[0] if isinstance(x, list | tuple) else x
+    batch, heads, _, width = first.shape
+    return batch, heads, rows, width * 32 // bits if bits else width
+
+
+def _int(value: Any) -> int:
+    return int(max(value.tolist())) if hasattr(value, "tolist") else int(value)
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(_bytes(part) for part in value.values())
+    if isinstance(value, list | tuple):
+        return sum(_bytes(part) for part in value)
+    shape = getattr(value, "shape", None)
+    # single numbers and names are no room for tokens
+    return int(value.nbytes) if shape is not None and prod(shape) and len(shape) > 1 else 0

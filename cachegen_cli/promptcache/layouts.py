@@ -1,0 +1,255 @@
+"""The three layouts of mlx-lm's prompt-cache files, as plain data; knows no MLX.
+
+A  until October 2024: arrays ``{i}_keys`` and ``{i}_values``
+B  mlx-lm 0.19.1 to 0.31.3: arrays ``i.0``, ``i.1``; metadata [info, user's, classes]
+C  from 0.32.0: arrays of padded buffers and scalars; metadata [user's, classes, scalars]
+
+No file says which. Arrays may be MLX's or what `header` reads of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# the attributes of each class in the order of its state in layout C
+FIELDS: dict[str, tuple[str, ...]] = {
+    "KVCache": ("keys", "values", "offset"),
+    "ConcatenateKVCache": ("keys", "values"),
+    "QuantizedKVCache": ("keys", "values", "offset", "group_size", "bits"),
+    "RotatingKVCache": ("keys", "values", "offset", "keep", "max_size", "_idx"),
+    "ChunkedKVCache": ("keys", "values", "offset", "chunk_size", "start_position"),
+    "ArraysCache": ("cache", "left_padding", "lengths"),
+    "BatchKVCache": ("keys", "values", "offset", "left_padding", "_idx"),
+}
+# the metadata of each class in layout B
+META: dict[str, tuple[str, ...]] = {
+    "QuantizedKVCache": ("offset", "group_size", "bits"),
+    "RotatingKVCache": ("keep", "max_size", "offset", "_idx"),
+    "ChunkedKVCache": ("chunk_size", "start_position"),
+}
+_OLD_NAMES = {"MambaCache": "ArraysCache"}
+_ROWS = 2  # axis of the tokens
+
+
+class State:
+    """What a file says of a cache entry: its class, and that class's attributes."""
+
+    def __init__(self, cls: str, **attributes: Any) -> None:
+        self.cls = cls
+        vars(self).update(attributes)
+
+
+def layout_of(names: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
+    """Which layout a file has: "A", "B" or "C".
+
+    Raises:
+        ValueError: none of them.
+    """
+    if any(name.endswith("_keys") for name in names) and "2.0" not in metadata:
+        return "A"
+    if metadata.get("2.0") == "" and "1.0" in metadata:
+        return "C"
+    if "2.0" in metadata:
+        return "B"
+    raise ValueError("it has no list of cache classes")
+
+
+def parse(
+    arrays: Mapping[str, Any], metadata: Mapping[str, str]
+) -> tuple[str, dict[str, str], list[State]]:
+    """(layout, the user's metadata, entries in order) of a file.
+
+    Raises:
+        ValueError, KeyError, IndexError, TypeError, AttributeError: it is no prompt cache.
+    """
+    layout = layout_of(arrays, metadata)
+    if layout == "A":
+        return layout, dict(metadata), _entries_a(arrays)
+    if layout == "B":
+        classes = _nested(_below("2.", metadata))
+        states, infos = _nested(arrays), _nested(_below("0.", metadata))
+        entries = [
+            _state_b(name, _at(states, place), _at(infos, place))
+            for place, name in enumerate(classes)
+        ]
+        return layout, _below("1.", metadata), entries
+    found: dict[str, Any] = dict(arrays)
+    place = 1
+    while f"2.{place}.0" in metadata:
+        name, kind = metadata[f"2.{place}.0"], metadata[f"2.{place}.1"]
+        found[name] = _PLAIN[kind](found[name])
+        place += 1
+    states = _nested(found)
+    classes = _nested(_below("1.", metadata))
+    entries = [_state_c(name, states[place]) for place, name in enumerate(classes)]
+    return layout, _below("0.", metadata), entries
+
+
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "scalar": lambda array: array.item(),
+    "string": lambda array: "".join(map(chr, array.tolist())),
+    "none": lambda array: None,
+}
+
+
+def _entries_a(arrays: Mapping[str, Any]) -> list[State]:
+    n = 1 + max(int(name.split("_")[0]) for name in arrays)
+    return [_growing(arrays[f"{i}_keys"], arrays[f"{i}_values"]) for i in range(n)]
+
+
+def _growing(keys: Any, values: Any) -> State:
+    return State("KVCache", keys=keys, values=values, offset=keys.shape[_ROWS])
+
+
+def _state_b(name: str, state: Any, info: Any) -> State:
+    name = _OLD_NAMES.get(name, name)
+    if name == "CacheList":
+        names, infos = info[0], info[1] if len(info) > 1 else []
+        parts = [_state_b(sub, _at(state, i), _at(infos, i)) for i, sub in enumerate(names)]
+        return State(name, caches=parts)
+    if name == "ArraysCache":
+        return State(name, cache=_leaves(state))
+    if name not in FIELDS:
+        return State(name, arrays=_leaves(state))
+    if state is None:
+        return State(name, keys=None, values=None, offset=0)
+    keys, values = state[0], state[1]
+    rows = (keys[0] if isinstance(keys, list) else keys).shape[_ROWS]
+    given = [int(value) for value in info] if isinstance(info, list) else []
+    own = dict(zip(META.get(name, ()), given, strict=True)) if name in META else {}
+    own.setdefault("offset", rows)
+    if name == "ChunkedKVCache":  # its own numbers can be wrong: all stored rows are valid
+        own |= {"offset": rows, "start_position": 0}
+    return State(name, keys=keys, values=values, **own)
+
+
+def _state_c(name: str, state: Any) -> State:
+    name = _OLD_NAMES.get(name, name)
+    if name == "CacheList":
+        return State(name, caches=[_state_c(sub, part) for part, sub in state])
+    if name not in FIELDS:
+        return State(name, arrays=_leaves(state))
+    found = State(name, **dict(zip(FIELDS[name], state, strict=True)))
+    if name == "ConcatenateKVCache":
+        found.offset = found.keys.shape[_ROWS]  # type: ignore[attr-defined]
+    return found
+
+
+def _below(prefix: str, items: Mapping[str, Any]) -> dict[str, Any]:
+    return {key[len(prefix) :]: value for key, value in items.items() if key.startswith(prefix)}
+
+
+def _nested(items: Mapping[str, Any]) -> Any:
+    """Lists within lists, out of paths such as "0.1.3"; None where a place is missing."""
+    if not items:
+        return []
+    if set(items) == {""}:
+        return items[""]
+    by_place: dict[int, dict[str, Any]] = {}
+    for path, value in items.items():
+        first, _, rest = path.partition(".")
+        by_place.setdefault(int(first), {})[rest] = value
+    n = max(by_place) + 1
+    if n > 4 * len(by_place) + 64:
+        raise ValueError("its entries are numbered with gaps")
+    return [_nested(by_place[i]) if i in by_place else None for i in range(n)]
+
+
+def _at(items: Any, place: int) -> Any:
+    return items[place] if isinstance(items, list) and place < len(items) else None
+
+
+def _leaves(state: Any) -> list[Any]:
+    if isinstance(state, list):
+        return [leaf for part in state for leaf in _leaves(part)]
+    return [] if state is None else [state]
+
+
+# writing
+
+
+def flat_c(
+    states: list[State], user: Mapping[str, str], scalar: Callable[[Any], Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """(arrays, metadata) of layout C.
+
+    Args:
+        scalar: makes an array of a number, of a list of numbers, or of None an empty one.
+    """
+    arrays: dict[str, Any] = {}
+    tags: list[tuple[str, str]] = []
+    for place, state in enumerate(states):
+        for path, value in _flattened(str(place), _c_state(state)):
+            if isinstance(value, bool | int | float):
+                tags.append((path, "scalar"))
+                arrays[path] = scalar(value)
+            elif isinstance(value, str):
+                tags.append((path, "string"))
+                arrays[path] = scalar([ord(char) for char in value])
+            elif value is None:
+                tags.append((path, "none"))
+                arrays[path] = scalar(None)
+            else:
+                arrays[path] = value
+    metadata = {f"0.{key}": value for key, value in user.items()}
+    metadata |= {f"1.{place}": state.cls for place, state in enumerate(states)} | {"2.0": ""}
+    for place, (path, kind) in enumerate(tags, 1):
+        metadata |= {f"2.{place}.0": path, f"2.{place}.1": kind}
+    return arrays, metadata
+
+
+def flat_b(states: list[State], user: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(arrays, metadata) of layout B, with the valid rows alone."""
+    arrays: dict[str, Any] = {}
+    metadata = {f"1.{key}": value for key, value in user.items()}
+    for place, state in enumerate(states):
+        metadata[f"2.{place}"] = state.cls
+        value, info = _b_state(state)
+        arrays |= dict(_flattened(str(place), value))
+        metadata |= dict(_flattened(f"0.{place}", info))
+    return arrays, metadata
+
+
+def _c_state(state: State) -> list[Any]:
+    if state.cls == "CacheList":
+        return [[_c_state(part), part.cls] for part in vars(state)["caches"]]
+    if state.cls not in FIELDS:
+        raise ValueError(f"{state.cls} is of no class that can be written")
+    return [vars(state).get(name) for name in FIELDS[state.cls]]
+
+
+def _b_state(state: State) -> tuple[Any, Any]:
+    """(arrays, metadata) of an entry."""
+    own = vars(state)
+    if state.cls == "CacheList":
+        parts = [_b_state(part) for part in own["caches"]]
+        names = [part.cls for part in own["caches"]]
+        return [value for value, _ in parts], [names, [info for _, info in parts]]
+    if state.cls == "ArraysCache":
+        return [array for array in own["cache"] if array is not None], ""
+    if state.cls not in FIELDS or state.cls.startswith("Batch"):
+        raise ValueError(f"layout B has no {state.cls}")
+    keys, values = own["keys"], own["values"]
+    if keys is None:
+        raise ValueError("layout B has no place for an empty entry")
+    # a ring is written whole, with where it begins; all else is cut to its rows
+    if state.cls != "RotatingKVCache":
+        n = int(own["offset"]) - int(own.get("start_position", 0))
+        keys, values = _cut(keys, n), _cut(values, n)
+    elif int(own["offset"]) < keys.shape[_ROWS]:
+        keys, values = _cut(keys, int(own["offset"])), _cut(values, int(own["offset"]))
+    info = [str(own[name]) for name in META.get(state.cls, ())]
+    return [keys, values], info or ""
+
+
+def _cut(x: Any, n: int) -> Any:
+    return [part[..., :n, :] for part in x] if isinstance(x, list | tuple) else x[..., :n, :]
+
+
+def _flattened(path: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, list | tuple):
+        return [
+            leaf for place, part in enumerate(value) for leaf in _flattened(f"{path}.{place}", part)
+        ]
+    return [(path, value)]

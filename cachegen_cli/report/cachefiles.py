@@ -1,0 +1,49 @@
+"""What is shown of prompt-cache files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachegen_cli.report.columns import Column, View
+from cachegen_cli.report.units import si_bytes, whole
+from cachegen_cli.results import PromptCacheFile
+
+_LAYOUTS = {
+    "A": "of mlx-lm before 0.19.1",
+    "B": "of mlx-lm 0.19.1 to 0.31.3",
+    "C": "of mlx-lm from 0.32.0 on",
+}
+
+
+def cache_file_view(result: PromptCacheFile, wide: bool) -> View:
+    """A row an entry."""
+    columns = (
+        Column("entry", "entry"),
+        Column("cache", "cache", left=True),
+        Column("heads", "heads", whole),
+        Column("key_dim", "K dim", whole),
+        Column("value_dim", "V dim", whole),
+        Column("dtype", "dtype", left=True),
+        Column("tokens", "tokens", whole),
+        Column("tokens_allocated", "allocated", whole),
+        *((Column("tokens_seen", "seen", whole),) if wide else ()),
+        Column("valid_bytes", "valid", si_bytes),
+        *((Column("allocated_bytes", "allocated", si_bytes),) if wide else ()),
+    )
+    rows: list[dict[str, Any]] = [
+        vars(entry)
+        | {
+            "heads": entry.keys[1] if entry.keys else None,
+            "key_dim": entry.keys[3] if entry.keys else None,
+            "value_dim": entry.values[3] if entry.values else None,
+        }
+        for entry in result.entries
+    ]
+    metadata = ", ".join(f"{k} {v}" for k, v in result.metadata.items() if len(v) <= 60)
+    notes = [
+        f"{result.file}: {si_bytes(result.file_bytes)}, layout {result.layout}, "
+        f"{_LAYOUTS[result.layout]}; tokens' rows and states take {si_bytes(result.valid_bytes)} "
+        f"of {si_bytes(result.allocated_bytes)}. {result.prompt_tokens or 'No'} token ids in it.",
+        *([f"Metadata: {metadata}."] if metadata else []),
+    ]
+    return View(f"Prompt cache of {len(result.entries)} entries", columns, rows, notes=notes)

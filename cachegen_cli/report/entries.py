@@ -1,0 +1,77 @@
+"""What is said of cache entries that are not simply a layer's keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cachegen_cli.results import LayerResult, Measurement, Run, spans
+
+
+def place_header(measured: Measurement, run: Run | None) -> str:
+    """ "layer" where entries and layers are the same, else "entry"."""
+    places = [place for row in measured.layers for place in row.layers or (row.layer,)]
+    held = len(places) + len(run.skipped) if run else len(places)
+    alike = run is None or held == run.model.layers
+    return "layer" if alike and all(isinstance(place, int) for place in places) else "entry"
+
+
+def tensor_names(row: LayerResult) -> tuple[str, str]:
+    """What a row's keys and values are called."""
+    return {"latent": ("latent", "rope key"), "index": ("index", "")}.get(
+        row.role, ("keys", "values")
+    )
+
+
+def entry_notes(measured: Measurement) -> list[str]:
+    """A sentence for each kind of entry that needs one."""
+    rows = measured.layers
+    notes = []
+    by_text: dict[str, list[LayerResult]] = {}
+    for row in rows:
+        if row.stored:
+            by_text.setdefault(row.stored, []).append(row)
+    for text, some in by_text.items():
+        notes.append(
+            f"{_named(some)}: quantized already ({text}). Its own codes are measured as they are, "
+            "whatever was asked for; what they were before is not in the cache."
+        )
+    for role, words in (
+        (
+            "latent",
+            "multi-head latent attention; its keys are the latent, from which keys and values of "
+            "all heads are made, its values the rotated key that all heads share",
+        ),
+        ("index", "the keys by which sparse attention chooses tokens; there are no values to them"),
+    ):
+        some = [row for row in rows if row.role == role]
+        if some:
+            notes.append(f"{_named(some)}: {words}.")
+    windows = [row for row in rows if row.tokens < row.tokens_seen]
+    if windows:
+        shares = dict.fromkeys((row.tokens, row.tokens_seen) for row in windows)
+        listed = ", ".join(f"{kept:,} of {seen:,}" for kept, seen in shares)
+        notes.append(f"{_named(windows)}: a sliding window or chunk, {listed} tokens seen.")
+    return notes
+
+
+def kv_bits_notes(measured: Measurement) -> list[str]:
+    """Why mlx-lm would not quantize entries itself."""
+    by_text: dict[str, list[LayerResult]] = {}
+    for row in measured.layers:
+        if ":" in row.kv_bits:
+            by_text.setdefault(row.kv_bits, []).append(row)
+    return [
+        f"{_named(rows)}: mlx_lm --kv-bits {text.replace(': ', ' (', 1)})."
+        if text.startswith("crashes")
+        else f"{_named(rows)}: mlx_lm --kv-bits does {text.replace(': ', ' (', 1)})."
+        for text, rows in by_text.items()
+    ]
+
+
+def _named(rows: Sequence[LayerResult]) -> str:
+    places = [place for row in rows for place in row.layers or (row.layer,)]
+    many = len(places) > 1
+    if all(isinstance(place, int) for place in places):
+        return f"Entr{'ies' if many else 'y'} {spans(places)}"
+    shown = ", ".join(map(str, places[:4])) + (", ..." if len(places) > 4 else "")
+    return f"Entr{'ies' if many else 'y'} {shown}"
