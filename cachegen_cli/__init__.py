@@ -32,7 +32,8 @@ _HOMES = {
     "cachegen_cli.model": ("Model", "load_model"),
     "cachegen_cli.packing": ("pack",),
     "cachegen_cli.planning": ("plan",),
-    "cachegen_cli.profiles": ("Profile", "load_profile"),
+    "cachegen_cli.profilefiles": ("load_profile",),
+    "cachegen_cli.profiles": ("Profile",),
     "cachegen_cli.prompt": ("Prompt", "read_prompt", "read_prompts"),
     "cachegen_cli.quantize": (
         "CodeStream", "cachegen_quant_dequant", "dequant_codes", "dequant_codes_batched",

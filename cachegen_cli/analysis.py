@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cachegen_cli.captures import Capture, Texts, capture_texts, tool_versions
+from cachegen_cli.captures import Capture, Texts, capture_texts
 from cachegen_cli.errors import UsageError
+from cachegen_cli.infos import tool_versions
 from cachegen_cli.measuring import Measured, measure_text, pooled_over, stepped
 from cachegen_cli.model import Model
 from cachegen_cli.notices import notices_of
-from cachegen_cli.profiles import load_profile
+from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Reference
 from cachegen_cli.results import (

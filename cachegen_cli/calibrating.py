@@ -17,7 +17,8 @@ from cachegen_cli.documents import Documents
 from cachegen_cli.errors import UsageError
 from cachegen_cli.model import Model, load_model
 from cachegen_cli.moments import Learnt
-from cachegen_cli.profiles import TENSORS, Profile, Unit, save_profile
+from cachegen_cli.profilefiles import save_profile
+from cachegen_cli.profiles import TENSORS, Profile, Unit
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.results import CalibratedUnit, Calibration, Run
 from cachegen_cli.rope import Rotary

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from typing import Any
 
-from cachegen_cli import __version__
-from cachegen_cli.device import mx
 from cachegen_cli.entrynotices import ignored_notices, shared_notices
 from cachegen_cli.errors import InputError, ModelError, UsageError
+from cachegen_cli.infos import model_info
 from cachegen_cli.kvbits import by_entry
 from cachegen_cli.kvcache import LayerKV, read_cache
-from cachegen_cli.model import Model, dtype_name, load_model
+from cachegen_cli.model import Model, load_model
 from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import DEFAULT_SAMPLE, LONG_SAMPLE, Prompt, read_prompt
@@ -242,7 +239,7 @@ def _run(
     return Capture(
         layers=tuple(layers),
         skipped=tuple(skipped),
-        model=_model_info(model, layers),
+        model=model_info(model, layers),
         prompt=info,
         notices=(
             *model.notices,
@@ -287,30 +284,6 @@ def _continuation(text: Prompt, tokens: int, asked: int | None) -> int:
     return found
 
 
-def tool_versions() -> dict[str, str]:
-    """Versions and device that figures may depend on."""
-    return {
-        "name": "cachegen",
-        "version": __version__,
-        "mlx": version("mlx"),
-        "mlx_lm": version("mlx-lm"),
-        "device": str(mx.default_device().type).removeprefix("DeviceType."),
-        "platform": sys.platform,
-    }
-
-
-def _model_info(model: Model, layers: Sequence[LayerKV]) -> ModelInfo:
-    return ModelInfo(
-        id=model.id,
-        source=model.source,
-        layers=len(model.network.layers),
-        kv_heads=one_or_all(kv.keys.shape[0] for kv in layers),
-        head_dim=one_or_all(kv.keys.shape[2] for kv in layers),
-        dtype=dtype_name(model.dtype),
-        compute_dtype=dtype_name(model.compute_dtype),
-    )
-
-
 def _by_class(skipped: Sequence[Skipped]) -> list[str]:
     """What was skipped, a phrase a class."""
     phrases = []
@@ -318,9 +291,3 @@ def _by_class(skipped: Sequence[Skipped]) -> list[str]:
         sizes = [s.bytes for s in skipped if (s.cache, s.reason) == (name, reason)]
         phrases.append(f"{len(sizes)} x {name}, {sum(sizes)} bytes: {reason}")
     return phrases
-
-
-def one_or_all(values: Iterable[int]) -> int | list[int]:
-    """The value that all share, or the list."""
-    listed = list(values)
-    return listed[0] if len(set(listed)) == 1 else listed

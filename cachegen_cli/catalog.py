@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cachegen_cli import gguf
-from cachegen_cli.captures import one_or_all, tool_versions
 from cachegen_cli.device import mx
+from cachegen_cli.infos import one_or_all, tool_versions
 from cachegen_cli.model import BUNDLED_ID, bundled_file, context_of
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.results import ModelList, ModelRow

@@ -11,7 +11,8 @@ from typing import Any
 from cachegen_cli.analysis import Source, captured
 from cachegen_cli.captures import Capture, Texts
 from cachegen_cli.errors import UsageError
-from cachegen_cli.profiles import Profile, load_profile
+from cachegen_cli.profilefiles import load_profile
+from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.results import Candidate, Comparison, Measurement, Notice, Settings, Target
 from cachegen_cli.schedules import check, settings_with

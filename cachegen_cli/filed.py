@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
-from cachegen_cli.captures import Capture, Live, one_or_all
+from cachegen_cli.captures import Capture, Live
 from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.infos import one_or_all
 from cachegen_cli.kvcache import CacheFile, LayerKV, make_cache
 from cachegen_cli.model import Model, dtype_name
 from cachegen_cli.prompt import Prompt

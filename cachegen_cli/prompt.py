@@ -49,7 +49,8 @@ def read_prompts(arguments: Sequence[str], text_key: str = "text") -> list[Promp
 
     Args:
         arguments: each as in `read_prompt`; ``@FOLDER`` stands for the files in a folder by
-            name, but hidden ones, and ``@FILE.jsonl`` for the texts of its lines.
+            name, but hidden ones, ``@PATTERN`` for those named like it (``*``, ``?``, ``[…]``), and
+            ``@FILE.jsonl`` for the texts of its lines.
         text_key: where a line's JSON object holds its text.
 
     Raises:
@@ -62,7 +63,13 @@ def read_prompts(arguments: Sequence[str], text_key: str = "text") -> list[Promp
 
 def _named(argument: str, text_key: str) -> Iterator[Prompt]:
     path = Path(argument[1:]).expanduser() if argument.startswith("@") else None
-    if path and path.is_dir():
+    if path and any(c in path.name for c in "*?[") and not path.exists():
+        files = sorted(p for p in path.parent.glob(path.name) if p.is_file())
+        if not files:
+            raise InputError(f"no file is named like '{path}'", "check the pattern")
+        for file in files:
+            yield from _named(f"@{file}", text_key)
+    elif path and path.is_dir():
         files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
         if not files:
             raise InputError(f"folder '{path}' holds no files", "put texts into it")

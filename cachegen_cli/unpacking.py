@@ -17,7 +17,8 @@ from cachegen_cli.errors import InputError
 from cachegen_cli.headers import packed_file
 from cachegen_cli.kvcache import TOKENS, LayerKV, make_cache, save_cache
 from cachegen_cli.kvcache import split as split_entries
-from cachegen_cli.profiles import Profile, load_profile
+from cachegen_cli.profilefiles import load_profile
+from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.results import PackedFile, spans
 from cachegen_cli.rows import Rows, rows_at

@@ -223,8 +223,8 @@ def main() -> None:
         "",
         f"Written by `python tests/architectures.py` with mlx-lm {version('mlx-lm')}: a tiny "
         "random model of each module reads 40 tokens, and its cache is read. *analysed*: every "
-        "entry; *in part*: what is left out is named; *not*: nothing in it has tokens; *not built*: no tiny "
-        "model of it could be made here, so nothing is known of it.",
+        "entry; *in part*: what is left out is named; *not*: nothing has tokens; *not built*: "
+        "no tiny model of it could be made here, so nothing is known of it.",
         "",
         "| architecture | result | cache entries |",
         "|---|---|---|",

@@ -210,3 +210,16 @@ def test_groups_longer_than_the_prompt_cost_nothing(captured):
 def test_empty_prompt(llama):
     with pytest.raises(InputError, match="empty"):
         capture(str(llama), "")
+
+
+def test_means_and_deviations_over_texts(llama):
+    import statistics
+
+    texts = ["It was a quiet night. " * 4, "def f(x):\n    return x\n" * 5, "abc " * 20]
+    found = analyze(str(llama), texts, bits=3, quality=True).measurement
+    alone = [analyze(str(llama), text, bits=3, quality=True).measurement for text in texts]
+    for name, of in (("coded_bits_per_element", "totals"), ("kl_nats", "quality")):
+        values = [getattr(getattr(one, of), name) for one in alone]
+        assert found.spread[name]["mean"] == pytest.approx(statistics.fmean(values))
+        assert found.spread[name]["standard_deviation"] == pytest.approx(statistics.stdev(values))
+    assert not alone[0].spread

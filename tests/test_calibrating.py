@@ -11,7 +11,7 @@ from tiny import LLAMA, make_model
 
 from cachegen_cli import InputError, UsageError, analyze, calibrate, capture, load_model
 from cachegen_cli.calibrating import units_of
-from cachegen_cli.profiles import load_profile
+from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.rows import no_rows
 from cachegen_cli.schemes.cachegen import CacheGen
 

@@ -60,3 +60,14 @@ def test_nothing_to_read(texts):
 def test_samples():
     assert read_prompt(None).source == f"sample {DEFAULT_SAMPLE}"
     assert read_prompt(None, LONG_SAMPLE).source == f"sample {LONG_SAMPLE}"
+
+
+def test_a_pattern_names_files(tmp_path):
+    for name in ("b.txt", "a.txt", "c.md"):
+        (tmp_path / name).write_text(name)
+    found = read_prompts([f"@{tmp_path}/*.txt"])
+    assert [prompt.text for prompt in found] == ["a.txt", "b.txt"]
+    (tmp_path / "[x].txt").write_text("odd")
+    assert [p.text for p in read_prompts([f"@{tmp_path}/[x].txt"])] == ["odd"]
+    with pytest.raises(InputError, match="no file is named like"):
+        read_prompts([f"@{tmp_path}/*.rst"])

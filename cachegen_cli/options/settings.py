@@ -122,7 +122,7 @@ class SchemeOptions:
         Raises:
             UsageError: a scheme or option of it that does not exist.
         """
-        from cachegen_cli.profiles import load_profile
+        from cachegen_cli.profilefiles import load_profile
         from cachegen_cli.schemes import parse
 
         name, options = parse(self.scheme)

@@ -23,7 +23,7 @@ from cachegen_cli.report.columns import (
     skipped_notes,
     title_of,
 )
-from cachegen_cli.report.entries import entry_notes, kv_bits_notes
+from cachegen_cli.report.entries import entry_notes, kv_bits_notes, spread_notes
 from cachegen_cli.report.plot import Point, scatter
 from cachegen_cli.report.units import percent, si_bytes, whole
 from cachegen_cli.results import Analysis, Measurement, ModelList, Sweep, TensorResult
@@ -36,7 +36,14 @@ def analysis_view(result: Analysis, wide: bool) -> View:
     columns, rows, totals = shown(measured, result.run)
     profile = profile_notes(measured.settings)
     entries = entry_notes(measured)
-    notes = [_decision(measured), *profile, *entries, *skipped_notes(result.run), COUNTED]
+    notes = [
+        _decision(measured),
+        *spread_notes(measured),
+        *profile,
+        *entries,
+        *skipped_notes(result.run),
+        COUNTED,
+    ]
     if wide:
         notes.insert(1, _container(measured))
         notes += [*kv_bits_notes(measured), PARTS_COUNTED]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cachegen_cli.report.units import bits, error, percent
 from cachegen_cli.results import LayerResult, Measurement, Run, spans
 
 
@@ -52,6 +53,24 @@ def entry_notes(measured: Measurement) -> list[str]:
         listed = ", ".join(f"{kept:,} of {seen:,}" for kept, seen in shares)
         notes.append(f"{_named(windows)}: a sliding window or chunk, {listed} tokens seen.")
     return notes
+
+
+def spread_notes(measured: Measurement) -> list[str]:
+    """Means and standard deviations over texts, beside the figures of all together."""
+    found = measured.spread
+    if not found:
+        return []
+    shown = []
+    for name, label, show in (
+        ("coded_bits_per_element", "{} coded bits an element", bits),
+        ("coded_saving", "a saving of {}", percent),
+        ("kl_nats", "a KL of {} nats", error),
+        ("top1_agreement", "the same top token at {} of positions", percent),
+    ):
+        if name in found:
+            mean, deviation = found[name]["mean"], found[name]["standard_deviation"]
+            shown.append(label.format(f"{show(mean)} ± {show(deviation)}"))
+    return [f"Over {len(measured.texts)} texts, mean ± standard deviation: {', '.join(shown)}."]
 
 
 def kv_bits_notes(measured: Measurement) -> list[str]:

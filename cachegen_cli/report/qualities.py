@@ -17,6 +17,7 @@ from cachegen_cli.report.columns import (
     skipped_notes,
     title_of,
 )
+from cachegen_cli.report.entries import spread_notes
 from cachegen_cli.report.units import bits, error, percent, perplexity, plus_minus, rough, si_bytes
 from cachegen_cli.results import Bytes, Plan, Quality, QualityAnalysis, Sensitivity
 
@@ -80,6 +81,7 @@ def quality_view(result: QualityAnalysis, wide: bool) -> View:
         for text in measured.texts
     ]
     notes = [
+        *spread_notes(measured),
         *profile_notes(measured.settings),
         *skipped_notes(result.run),
         DEFINED,

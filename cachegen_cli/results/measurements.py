@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from statistics import fmean, stdev
 from typing import Any
 
 from cachegen_cli.results.picking import pick
@@ -84,6 +85,30 @@ class Measurement:
         """Every tensor, keys before values in each layer."""
         return tuple(t for layer in self.layers for t in (layer.keys, layer.values))
 
+    @property
+    def spread(self) -> dict[str, dict[str, float]]:
+        """Mean and standard deviation over texts of what can be compared between them.
+
+        Empty for a single text; the totals are those of all texts together.
+        """
+        if len(self.texts) < 2:
+            return {}
+        columns = {
+            name: [getattr(text.totals, name) for text in self.texts]
+            for name in (
+                "entropy_bits_per_element", "entropy_saving", "coded_bits_per_element",
+                "coded_saving", "relative_rms_error",
+            )
+        }  # fmt: skip
+        if all(text.quality for text in self.texts):
+            for name in ("kl_nats", "log_likelihood_difference_nats", "top1_agreement"):
+                columns[name] = [getattr(text.quality, name) for text in self.texts]
+        return {
+            name: {"mean": fmean(values), "standard_deviation": stdev(values)}
+            for name, values in columns.items()
+            if None not in values
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Settings, layers, totals, quality and texts."""
         return {
@@ -96,6 +121,7 @@ class Measurement:
             },
             "quality": self.quality.to_json() if self.quality else None,
             "texts": [text.to_json() for text in self.texts],
+            "spread": self.spread,
         }
 
     @classmethod
