@@ -6,18 +6,25 @@ import io
 import os
 import signal
 import sys
+import time
 from types import FrameType
 
 from cachegen_cli import console
 from cachegen_cli.errors import CachegenError
+from cachegen_cli.ranks import is_first, is_launched
 
 INTERRUPTED = 130
+_PATIENCE = 4  # seconds
 
 
 def main() -> None:
     """Entry point of the ``cachegen`` command."""
     _open_standard_streams()
-    for name in ("SIGTERM", "SIGHUP"):
+    stderr = sys.stderr
+    if not is_first():  # one process of several speaks
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    # a process that waits for another is in MLX, where no Python handler would ever run
+    for name in ("SIGTERM", "SIGHUP") if not is_launched() else ():
         signal.signal(getattr(signal, name), _terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a narrow encoding must not end a run
@@ -37,7 +44,14 @@ def main() -> None:
         if os.environ.get("CACHEGEN_DEBUG"):
             raise
         known = error if isinstance(error, CachegenError) else _unexpected(error)
+        if not is_first() and not known.told:
+            # what went wrong everywhere rank 0 says, and mlx.launch ends the rest meanwhile
+            time.sleep(_PATIENCE)
+            sys.stderr = stderr
         console.print_error(known)
+        if is_launched():
+            sys.stderr.flush()
+            os._exit(known.exit_code)  # MLX would wait for the others
         sys.exit(known.exit_code)
 
 

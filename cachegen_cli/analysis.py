@@ -6,17 +6,18 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cachegen_cli.captures import Capture, Texts, capture_texts
-from cachegen_cli.errors import UsageError
+from cachegen_cli.errors import CachegenError, UsageError
 from cachegen_cli.infos import tool_versions
 from cachegen_cli.measuring import Measured, measure_text, pooled_over, stepped
-from cachegen_cli.model import Model
+from cachegen_cli.model import Model, one_line
 from cachegen_cli.notices import notices_of
 from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Reference
+from cachegen_cli.ranks import ALONE, Ranks, gathered, ranks
 from cachegen_cli.results import (
     Analysis,
     Measurement,
@@ -27,8 +28,10 @@ from cachegen_cli.results import (
 )
 from cachegen_cli.schedules import SCHEDULES, check, settings_with
 from cachegen_cli.schemes import SCHEMES, parse
+from cachegen_cli.stepping import is_open
 from cachegen_cli.units import profile_of
 
+PROMPTS = "prompts"  # are what processes share out, unless they share a model
 Source = Capture | Sequence[Capture] | str | Model | None
 """Captures to use again, or a model."""
 
@@ -90,10 +93,12 @@ def analyze(
         profile=load_profile(profile).info if profile else None,
     )
     grid = [settings_with(schedule, base)]
+    together = capture_options.get("shard", PROMPTS) != PROMPTS
+    share = ALONE if together else ranks()
     texts = captured(
-        source, prompt, progress, capture_options, continuation if quality else 0, grid
+        source, prompt, progress, capture_options, continuation if quality else 0, grid, share
     )
-    run, rows = _measured(texts, grid, quality, progress)
+    run, rows = _measured(texts, grid, quality, progress, together)
     return Analysis(run, rows[0])
 
 
@@ -143,21 +148,64 @@ def sweep(
             grid.append(settings_with(schedule, base))
     if not grid:
         raise UsageError("nothing to sweep", "give at least one width and one group size")
+    together = capture_options.get("shard", PROMPTS) != PROMPTS
+    share = ALONE if together else ranks()
     texts = captured(
-        source, prompt, progress, capture_options, continuation if quality else 0, grid
+        source, prompt, progress, capture_options, continuation if quality else 0, grid, share
     )
-    run, rows = _measured(texts, grid, quality, progress)
+    run, rows = _measured(texts, grid, quality, progress, together)
     return Sweep(run, rows)
 
 
 def _measured(
-    texts: Iterator[Capture], grid: Sequence[Settings], quality: bool, progress: Progress
+    texts: Iterator[Capture],
+    grid: Sequence[Settings],
+    quality: bool,
+    progress: Progress,
+    together: bool,
 ) -> tuple[Run, tuple[Measurement, ...]]:
-    """Every setting on every text; only one text's cache and reference are held at a time."""
+    """Every setting on every text, shared out over ranks, or read by all of them together."""
     for settings in grid:
         check(settings)
-    runs = []
-    found: list[list[Measured]] = [[] for _ in grid]
+    here = ALONE if together else ranks()
+    if here.size > 1 and any(is_open(settings) for settings in grid):
+        raise UsageError(
+            "a target is found on the first text, which one process alone reads",
+            "give an error instead",
+        )
+    own: list[_OneText] | CachegenError
+    try:
+        own = list(_one_by_one(texts, grid, quality, progress))
+    except CachegenError as error:
+        if here.size == 1:
+            raise
+        own = error
+    except Exception as error:
+        if here.size == 1:
+            raise
+        own = CachegenError(f"rank {here.rank} failed: {one_line(error)}")
+    parts: list[Any] = gathered(own) if here.size > 1 else [own]
+    # text i was read by rank i modulo their number
+    ordered = [
+        parts[i % here.size][i // here.size] for i in range(sum(len(part) for part in parts))
+    ]
+    prompts = [one.run.prompt for one in ordered]
+    return Run.over([one.run for one in ordered]), tuple(
+        pooled_over([one.measured[place] for one in ordered], prompts) for place in range(len(grid))
+    )
+
+
+class _OneText(NamedTuple):
+    """A text under every setting of a grid."""
+
+    run: Run
+    measured: list[Measured]
+
+
+def _one_by_one(
+    texts: Iterator[Capture], grid: Sequence[Settings], quality: bool, progress: Progress
+) -> Iterator[_OneText]:
+    """Only one text's cache and reference are held at a time."""
     for text in texts:
         started = time.perf_counter()
         reference, seconds = None, {}
@@ -166,14 +214,13 @@ def _measured(
             reference = Reference(text)
             seconds = {"reference_seconds": time.perf_counter() - started}
         grid = [stepped(settings, text, reference) for settings in grid]
-        for done, (settings, so_far) in enumerate(zip(grid, found, strict=True)):
+        found = []
+        for done, settings in enumerate(grid):
             if reference:
                 progress("quality", done, len(grid))
-            so_far.append(measure_text(text, settings, reference, progress))
-        newest = [so_far[-1].sizes for so_far in found]
-        runs.append(run_of(text, started, grid, seconds, newest))
-    prompts = [run.prompt for run in runs]
-    return Run.over(runs), tuple(pooled_over(so_far, prompts) for so_far in found)
+            found.append(measure_text(text, settings, reference, progress))
+        newest = [one.sizes for one in found]
+        yield _OneText(run_of(text, started, grid, seconds, newest), found)
 
 
 def captured(
@@ -183,11 +230,13 @@ def captured(
     options: dict[str, Any],
     continuation: int | None = 0,
     grid: Sequence[Settings] = (),
+    share: Ranks = ALONE,
 ) -> Iterator[Capture]:
     """The captures that are given, or those made now, one by one.
 
     Args:
         grid: settings whose profile has to be of the model.
+        share: of which processes this one takes its share of the texts.
     """
     if source is None or isinstance(source, str | Model):
         profile = next((found for one in grid if (found := profile_of(one))), None)
@@ -196,13 +245,15 @@ def captured(
             prompts,
             continuation=continuation,
             profile=profile,
+            share=(share.rank, share.size),
             progress=progress,
             **options,
         )
         return
     if prompts is not None or options or continuation:
         raise UsageError("a capture has its prompt already", "leave out prompt and its options")
-    yield from [source] if isinstance(source, Capture) else source
+    given = [source] if isinstance(source, Capture) else list(source)
+    yield from given[share.rank :: share.size]
 
 
 def run_of(

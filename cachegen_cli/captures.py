@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,8 +18,9 @@ from cachegen_cli.model import Model, load_model
 from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import DEFAULT_SAMPLE, LONG_SAMPLE, Prompt, read_prompt
+from cachegen_cli.ranks import gathered
 from cachegen_cli.reading import cut, encode, prefill
-from cachegen_cli.results import Entry, ModelInfo, Notice, PromptInfo, Skipped
+from cachegen_cli.results import Entry, ModelInfo, Notice, PromptInfo, Skipped, shifted
 from cachegen_cli.rope import Rotary, rotaries
 from cachegen_cli.rows import Context, without_model
 
@@ -69,6 +70,22 @@ class Capture:
     cache: list[Any] | None = None
 
     @property
+    def sharded(self) -> str:
+        """How the model is in parts: "tensor", "pipeline", or not at all."""
+        return self.loaded.sharded if self.loaded else ""
+
+    @property
+    def first_layer(self) -> int:
+        """Of a model in parts, the first layer that is here."""
+        return self.loaded.first_layer if self.loaded else 0
+
+    @property
+    def n_entries(self) -> int:
+        """Analysed entries, of a pipeline's layers on all ranks."""
+        here = len(self.layers)
+        return sum(gathered(here)) if self.sharded == "pipeline" else here
+
+    @property
     def fingerprint(self) -> str:
         """Of the model that made it; "" where that is not at hand."""
         return self.loaded.fingerprint if self.loaded else ""
@@ -84,6 +101,8 @@ class Capture:
 
         The model is run on a few tokens to find out.
         """
+        if self.sharded:
+            return {}  # one process that fails would leave the others waiting
         if self.loaded is None:
             return {
                 kv.layer: "crashes: RotatingKVCache Quantization NYI"
@@ -139,6 +158,8 @@ def capture_texts(
     profile: Profile | None = None,
     keep_cache: bool = False,
     max_kv_size: int | None = None,
+    share: tuple[int, int] = (0, 1),
+    shard: str = "",
     progress: Progress = no_progress,
 ) -> Iterator[Capture]:
     """A capture of each text, with the model loaded once; all texts are checked before any runs.
@@ -155,6 +176,8 @@ def capture_texts(
         profile: is refused, before a text is read, unless it is of the model.
         keep_cache: keep mlx-lm's cache, too, to write it to a file.
         max_kv_size: tokens that the cache holds, as mlx-lm's option; many models ignore it.
+        share: (rank, of how many) to read every so-many-th text alone.
+        shard: as in `load_model`.
         progress: called with (stage, done, of).
 
     Raises:
@@ -177,6 +200,7 @@ def capture_texts(
             adapter_path=adapter_path,
             revision=revision,
             trust_remote_code=trust_remote_code,
+            shard=shard,
             progress=progress,
         )
     if profile is not None:
@@ -195,7 +219,7 @@ def capture_texts(
             text.source, len(tokens) - held_back, text.sha256, len(given), chat, held_back
         )
         encoded.append((info, tokens))
-    for info, tokens in encoded:
+    for info, tokens in encoded[share[0] :: share[1]]:
         yield _run(model, info, tokens, metadata, load_seconds, keep_cache, max_kv_size, progress)
         load_seconds = 0.0
 
@@ -238,7 +262,7 @@ def _run(
     continuation = tuple(tokens[info.tokens :])
     return Capture(
         layers=tuple(layers),
-        skipped=tuple(skipped),
+        skipped=tuple(replace(s, entry=shifted(s.entry, model.first_layer)) for s in skipped),
         model=model_info(model, layers),
         prompt=info,
         notices=(

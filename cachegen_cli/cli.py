@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from cachegen_cli import __version__, console
 from cachegen_cli.commands import analyses, calibrations, files, qualities
+from cachegen_cli.ranks import is_first
 
 app = typer.Typer(
     name="cachegen",
@@ -35,6 +39,24 @@ def root(
     """What entropy-coding a language model's KV cache would really save."""
 
 
+# under mlx.launch these share out the work; for the rest one process does it
+SHARED = (analyses.analyze, analyses.sweep, qualities.quality)
+
+
+def alone(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which rank 0 runs while the others have nothing to do."""
+
+    @functools.wraps(command)
+    def first(**options: Any) -> None:
+        if is_first():
+            command(**options)
+
+    first.__signature__ = inspect.signature(command)  # type: ignore[attr-defined]
+    first.__annotations__ = command.__annotations__
+    del first.__wrapped__
+    return first
+
+
 for command, examples in (
     (analyses.analyze, analyses.ANALYZE_EXAMPLES),
     (analyses.sweep, analyses.SWEEP_EXAMPLES),
@@ -52,4 +74,4 @@ for command, examples in (
     (files.capture, files.CAPTURE_EXAMPLES),
     (files.convert, files.CONVERT_EXAMPLES),
 ):
-    app.command(epilog=examples)(command)
+    app.command(epilog=examples)(command if command in SHARED else alone(command))

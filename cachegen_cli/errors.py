@@ -15,6 +15,7 @@ class CachegenError(Exception):
     """
 
     exit_code = 1
+    told = False  # whether all processes of a run know of it
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

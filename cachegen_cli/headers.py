@@ -90,6 +90,17 @@ class PredictedHeader:
         self.layers: list[dict[str, Any]] = []
         self.offset = PREAMBLE_BYTES
 
+    @classmethod
+    def of(cls, layers: Sequence[dict[str, Any]]) -> PredictedHeader:
+        """One of entries that were predicted apart: their sections stand one after another."""
+        header = cls()
+        for layer in layers:
+            for name in ("keys", "values"):
+                layer[name]["offset"] = header.offset
+                header.offset += layer[name]["length"]
+            header.layers.append(layer)
+        return header
+
     def add(self, kv: LayerKV, tensors: Sequence[Tensor], result: LayerResult) -> None:
         """Take in a layer."""
         entries = []

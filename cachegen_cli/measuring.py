@@ -14,11 +14,12 @@ from cachegen_cli.kvcache import LayerKV, split
 from cachegen_cli.model import dtype_name
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Positions, Reference
-from cachegen_cli.results import LayerResult, Measurement, PromptInfo, Settings, over_texts
+from cachegen_cli.results import LayerResult, Measurement, PromptInfo, Settings, over_texts, shifted
 from cachegen_cli.rows import Context, rows_of
 from cachegen_cli.schedules import widths
 from cachegen_cli.schemes import SCHEMES, Place, Scheme, scheme_at
 from cachegen_cli.schemes.affine import StoredAffine
+from cachegen_cli.sharding import whole
 from cachegen_cli.stepping import by_bits, by_kl, is_open
 from cachegen_cli.tensors import Tensor
 from cachegen_cli.units import profile_of, units
@@ -82,31 +83,43 @@ def measure(
     progress: Progress = no_progress,
     restored: list[LayerKV] | None = None,
 ) -> Measurement:
+    """As `measure_part`, over all processes that hold parts of the model."""
+    found, header = measure_part(source, settings, progress, restored)
+    return whole(source, found, header) if source.sharded else found
+
+
+def measure_part(
+    source: Capture,
+    settings: Settings,
+    progress: Progress = no_progress,
+    restored: list[LayerKV] | None = None,
+) -> tuple[Measurement, PredictedHeader]:
     """Quantize every layer and predict its bytes; one evaluation and host read a layer.
 
     Args:
         restored: takes every layer as a decoder would give it back.
     """
-    layers = source.layers
+    layers, first, n_entries = source.layers, source.first_layer, source.n_entries
     results, header, done = [], PredictedHeader(), 0
     for kv in units(layers, settings, source.fingerprint):
         progress("analyze", done, len(layers))
-        tensors = quantized(kv, done, len(layers), settings, source.context)
+        tensors = quantized(kv, first + done, n_entries, settings, source.context)
         keys, values = (tensor.result() for tensor in tensors)
         tokens, seen = kv.keys.shape[1], kv.tokens_seen
+        shown = replace(kv, layer=shifted(kv.layer, first))
         found = LayerResult(
-            kv.layer, kv.cache, tokens, seen, keys, values, kv.layers, kv.role,
+            shown.layer, kv.cache, tokens, seen, keys, values, shown.layers, kv.role,
             kv.stored.text if kv.stored else "", kv.allocated,
             source.kv_bits.get(kv.layer, ""),
         )  # fmt: skip
-        header.add(kv, tensors, found)
+        header.add(shown, tensors, found)
         results.append(found)
         done += len(kv.layers)
         if restored is not None:
             restored += restored_layers(kv, tensors)
     progress("analyze", len(layers), len(layers))
     container = header.container_bytes(settings, source.metadata, source.tokens)
-    return Measurement(settings, tuple(results), container)
+    return Measurement(settings, tuple(results), container), header
 
 
 def restored_layers(kv: LayerKV, tensors: Sequence[Tensor]) -> list[LayerKV]:

@@ -17,6 +17,7 @@ from cachegen_cli import gguf
 from cachegen_cli.device import mx, on_cpu
 from cachegen_cli.errors import ModelError, UsageError
 from cachegen_cli.progress import Progress, no_progress
+from cachegen_cli.ranks import gathered, ranks
 from cachegen_cli.results import Notice
 
 DEFAULT_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -49,6 +50,8 @@ class Model:
         config: its config.json.
         dtype: the 16-bit dtype that its KV cache has where it runs as published.
         compute_dtype: the dtype that it computes in here.
+        sharded: "tensor" or "pipeline" where several processes hold parts of it.
+        first_layer, n_layers: the first one here, and how many there are on all.
     """
 
     id: str
@@ -60,6 +63,13 @@ class Model:
     dtype: mx.Dtype
     compute_dtype: mx.Dtype
     notices: list[Notice] = field(default_factory=list)
+    sharded: str = ""
+    first_layer: int = 0
+    n_layers: int = 0
+
+    def __post_init__(self) -> None:
+        """Count the layers that are here, where it is not said how many there are in all."""
+        self.n_layers = self.n_layers or len(self.network.layers)
 
     @property
     def latent_ranks(self) -> tuple[int, int] | None:
@@ -141,6 +151,7 @@ def load_model(
     adapter_path: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    shard: str = "",
     progress: Progress = no_progress,
 ) -> Model:
     """Load a model through mlx-lm; in float32 where MLX computes on the CPU.
@@ -150,6 +161,7 @@ def load_model(
         adapter_path: folder of LoRA adapters to apply.
         revision: branch, tag or commit of a hub id.
         trust_remote_code: let the model's own Python files run.
+        shard: "tensor" or "pipeline" to load this process's part alone, of several.
         progress: called with (stage, done, of).
 
     Raises:
@@ -164,20 +176,35 @@ def load_model(
         )
     if revision and source != "hub":
         raise UsageError(f"'{model_id}' is no hub model, so it has no revisions", "leave it out")
+    group = ranks().group if shard in ("tensor", "pipeline") else None
+    if group is not None and (adapter_path or revision):
+        raise UsageError("a model in parts takes no adapters and no revision", "leave them out")
     notices = []
     try:
         if source in ("bundled", "gguf") and (found := gguf.pre_tokenizer_notice(Path(path))):
             notices.append(found)
-        from mlx_lm.utils import load
+        from mlx_lm.utils import load, sharded_load
 
-        loaded = load(
-            path,
-            tokenizer_config={"trust_remote_code": True} if trust_remote_code else None,
-            adapter_path=adapter_path,
-            return_config=True,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-        )
+        tokenizer_config = {"trust_remote_code": True} if trust_remote_code else None
+        loaded: Any
+        if group is not None:
+            loaded = sharded_load(
+                path,
+                pipeline_group=group if shard == "pipeline" else None,
+                tensor_group=group if shard == "tensor" else None,
+                return_config=True,
+                tokenizer_config=tokenizer_config or {"trust_remote_code": False},
+                trust_remote_code=trust_remote_code,
+            )
+        else:
+            loaded = load(
+                path,
+                tokenizer_config=tokenizer_config,
+                adapter_path=adapter_path,
+                return_config=True,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+            )
     except Exception as error:  # mlx-lm, transformers and the hub raise whatever they like
         raise _load_error(model_id, source, path, error) from error
     network, tokenizer, config = loaded
@@ -192,7 +219,13 @@ def load_model(
     if on_cpu():  # 16-bit products are no faster there, and some do not exist
         network.set_dtype(mx.float32)
         own = mx.float32
-    return Model(model_id, source, path, network, tokenizer, config, dtype, own, notices)
+    made = Model(model_id, source, path, network, tokenizer, config, dtype, own, notices)
+    if group is not None:
+        made.sharded = shard
+    if group is not None and shard == "pipeline":
+        made.first_layer = network.model.start_idx
+        made.n_layers = sum(gathered(len(network.layers)))
+    return made
 
 
 def context_of(config: dict[str, Any]) -> int | None:

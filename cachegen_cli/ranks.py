@@ -8,13 +8,21 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-import numpy as np
-
 from cachegen_cli.errors import CachegenError
 
 T = TypeVar("T")
 
 _LAUNCHED = ("MLX_RANK", "OMPI_COMM_WORLD_RANK")  # what its launchers set
+
+
+def is_launched() -> bool:
+    """Whether this process is one of several; needs no MLX."""
+    return any(name in os.environ for name in _LAUNCHED)
+
+
+def is_first() -> bool:
+    """Whether this process is rank 0, or alone; needs no MLX."""
+    return all(os.environ.get(name, "0") == "0" for name in _LAUNCHED)
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,9 @@ class Ranks:
     group: Any = None
 
 
+ALONE = Ranks()
+
+
 @cache
 def ranks() -> Ranks:
     """Where this process stands; alone, unless it was launched as one of several.
@@ -33,7 +44,7 @@ def ranks() -> Ranks:
     Raises:
         CachegenError: MLX cannot reach the others.
     """
-    if not any(name in os.environ for name in _LAUNCHED):
+    if not is_launched():
         return Ranks()
     from cachegen_cli.device import mx
 
@@ -59,12 +70,15 @@ def gathered(value: T | CachegenError) -> list[T]:
         found = [pickle.loads(data) for data in _exchanged(pickle.dumps(value), here)]
     for one in found:
         if isinstance(one, CachegenError):
+            one.told = True
             raise one
     return found
 
 
 def _exchanged(data: bytes, here: Ranks) -> list[bytes]:
     """The bytes of every rank."""
+    import numpy as np
+
     from cachegen_cli.device import mx
 
     def all_of(x: Any) -> Any:

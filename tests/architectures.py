@@ -1,7 +1,7 @@
 """A tiny random model of every architecture of mlx-lm, and what its cache gives.
 
-``python tests/architectures.py`` writes docs/coverage.md; ``python tests/architectures.py NAME``
-prints one architecture's line as JSON. Configs are made from the fields that a module's
+``python tests/architectures.py`` writes docs/coverage.md; with names it prints a line of JSON
+for each. Configs are made from the fields that a module's
 ``ModelArgs`` has.
 """
 
@@ -80,31 +80,77 @@ SMALL: dict[str, Any] = {
     "time_step_limit": [0.0, 100.0], "num_nextn_predict_layers": 0,
 }  # fmt: skip
 _OF_TYPE: dict[str, Any] = {
-    "int": 2,
-    "float": 1.0,
-    "bool": False,
-    "str": "",
-    "list": [],
-    "dict": {},
-}
+    "dict": {}, "list": [], "int": 2, "float": 1.0, "bool": False, "str": "",
+}  # fmt: skip
 SLIDING = ["sliding_attention", "full_attention"] * 2
 # what a module needs beyond that; "text" names the module of a text_config
+ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
+YARN = {"type": "yarn", "factor": 1.0, "mscale_all_dim": 0, "mscale": 1.0,
+        "original_max_position_embeddings": 512}  # fmt: skip
 OVERRIDES: dict[str, dict[str, Any]] = {
-    "hunyuan": {"use_cla": True, "num_experts": 1},
     "gemma3": {"text": "gemma3_text"},
     "gemma4": {"text": "gemma4_text"},
-    "llama4": {"text": "llama4_text"},
     "mistral3": {"text": "llama"},
     "pixtral": {"text": "llama"},
     "kimi_vl": {"text": "deepseek_v3"},
+    "kimi_k25": {"text": "deepseek_v3"},
     "qwen2_vl": {"text": "qwen2"},
     "qwen3_vl": {"text": "qwen3"},
     "qwen3_vl_moe": {"text": "qwen3_moe"},
-    "lfm2-vl": {"text": "lfm2"},
-    "gpt_oss": {"layer_types": SLIDING},
+    "afmoe": {"layer_types": SLIDING},
+    "baichuan_m1": {"sliding_window_layers": [1, 3], "conv_window": 2},
+    "deepseek_v2": {"rope_scaling": YARN},
     "exaone4": {"sliding_window_pattern": "LG"},
+    "exaone_moe": {"layer_types": SLIDING, "is_moe_layer": [False, True] * 2},
+    "falcon_h1": {"mamba_d_ssm": 64},
+    "gear": {"layer_types": ["conv", "full_attention", "sliding_attention", "full_attention"]},
+    "gemma3n": {
+        "layer_types": SLIDING, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8,
+        "laurel_rank": 8, "altup_num_inputs": 2, "activation_sparsity_pattern": [0.0] * 4,
+        "intermediate_size": [96] * 4, "query_pre_attn_scalar": 16.0, "altup_coef_clip": 1.0,
+        "final_logit_softcapping": 30.0, "altup_active_idx": 0, "altup_correct_scale": True,
+    },
+    "gemma4_text": {"layer_types": SLIDING, "num_kv_shared_layers": 2,
+                    "hidden_size_per_layer_input": 8},
+    "llama4": {"no_rope_layers": [1, 1, 1, 0], "rope_scaling": None, "num_experts_per_tok": 1},
+    "gpt_oss": {"layer_types": SLIDING},
+    "glm_moe_dsa": {"rope_parameters": ROPE},
+    "hunyuan": {"use_cla": True, "num_experts": 1, "rope_scaling": {
+        "type": "dynamic", "alpha": 1.0, "factor": 1.0}},
+    "kimi_linear": {"linear_attn_config": {
+        "kda_layers": [1, 2, 3], "full_attn_layers": [4], "num_heads": 4, "head_dim": 16,
+        "short_conv_kernel_size": 4}, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+        "v_head_dim": 16},
+    "lfm2": {"block_ff_dim": 96, "full_attn_idxs": [1, 3]},
+    "lfm2-vl": {"text": "lfm2"},
+    "lfm2_moe": {"full_attn_idxs": [1, 3]},
+    "llama4_text": {"no_rope_layers": [1, 1, 1, 0], "rope_scaling": None},
+    "mellum": {"layer_types": SLIDING, "rope_parameters": {
+        "sliding_attention": ROPE, "full_attention": ROPE}},
+    "mimo_v2_flash": {"hybrid_layer_pattern": [1, 0] * 2, "moe_layer_freq": [0, 1] * 2,
+                      "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2,
+                      "swa_head_dim": 16, "swa_v_head_dim": 16,
+                      "add_swa_attention_sink_bias": True, "n_shared_experts": None},
+    "minicpm3": {"rope_scaling": YARN | {
+        "type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0] * 4}},
+    "ministral3": {"rope_parameters": ROPE | {"original_max_position_embeddings": 512,
+                   "llama_4_scaling_beta": 0.1}, "layer_types": SLIDING,
+                   "sliding_window": 16},
+    "mistral4": {"rope_parameters": ROPE | {"original_max_position_embeddings": 512,
+                 "llama_4_scaling_beta": 0.1}},
+    "nemotron_h": {"hybrid_override_pattern": ["M", "*", "-", "M"]},
+    "nemotron-nas": {"block_configs": [{"attention": {"n_heads_in_group": 2},
+                                        "ffn": {"ffn_mult": 1.5}}] * 3 + [
+        {"attention": {"no_op": True}, "ffn": {"ffn_mult": 1.5}}]},
     "olmo3": {"layer_types": SLIDING},
-}
+    "openelm": {"num_query_heads": [4, 4, 2, 4], "num_kv_heads": [2, 1, 1, 2],
+                "ffn_multipliers": [1.0] * 4},
+    "plamo": {"n_shared_head": 2, "num_key_value_heads": None},
+    "qwen3": {"rope_theta": 10000.0},
+    "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
+    "spark2_5": {"hidden_act": "gelu", "rope_parameters": {
+        "full_attention": ROPE, "sliding_attention": ROPE}},
+}  # fmt: skip
 
 
 def names() -> list[str]:
@@ -131,7 +177,7 @@ def _config(arguments: Any, name: str, own: dict[str, Any]) -> dict[str, Any]:
     for f in dataclasses.fields(arguments):
         needed = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         if f.name == "text_config":
-            found[f.name] = config_of(own["text"]) if "text" in own else {}
+            found[f.name] = config_of(own["text"]) if "text" in own else _text_of(name, own)
         elif f.name in own:
             found[f.name] = own[f.name]
         elif f.name in SMALL and (needed or not _is_nothing(f.default)):
@@ -140,6 +186,15 @@ def _config(arguments: Any, name: str, own: dict[str, Any]) -> dict[str, Any]:
             kind = str(f.type).lower()
             found[f.name] = next((v for k, v in _OF_TYPE.items() if k in kind), None)
     return found
+
+
+def _text_of(name: str, own: dict[str, Any]) -> dict[str, Any]:
+    """The text_config of a module with a class of its own for it."""
+    module = importlib.import_module(f"mlx_lm.models.{name}")
+    for kind in ("TextConfig", "TextArgs", "TextModelArgs"):
+        if dataclasses.is_dataclass(getattr(module, kind, None)):
+            return _config(getattr(module, kind), name, own)
+    return {}
 
 
 def _is_nothing(default: Any) -> bool:
@@ -212,8 +267,8 @@ def outcomes(of: list[str], at_once: int = 2) -> dict[str, dict[str, str]]:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        print(json.dumps(outcome(sys.argv[1])))
-        sys.stdout.flush()
+        for name in sys.argv[1:]:
+            print(json.dumps(outcome(name)), flush=True)
         os._exit(0)  # a model whose arrays MLX cannot free would hang here
     from importlib.metadata import version
 

@@ -54,6 +54,8 @@ def make_model(folder: Path, config: dict, dtype: str = "float16") -> Path:
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     (folder / "config.json").write_text(json.dumps(config))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -16,7 +16,7 @@ from cachegen_cli.options import (
     OutputOptions,
     QualityOptions,
     QuantizerOptions,
-    TextOptions,
+    SharedOptions,
     WidthOptions,
     list_option,
     takes_options,
@@ -55,7 +55,7 @@ def analyze(
     quantizer: QuantizerOptions,
     quality: QualityOptions,
     checks: CheckOptions,
-    source: TextOptions,
+    source: SharedOptions,
     output: OutputOptions,
 ) -> None:
     """Compare 16-bit, fixed-width, entropy and coded bytes by layer."""
@@ -74,7 +74,7 @@ def sweep(
     quantizer: QuantizerOptions,
     quality: QualityOptions,
     checks: CheckOptions,
-    source: TextOptions,
+    source: SharedOptions,
     output: OutputOptions,
 ) -> None:
     """Measure several widths and group sizes with one run of the model."""

@@ -17,6 +17,7 @@ from cachegen_cli.options import (
     PlanOptions,
     QuantizerOptions,
     SchemeOptions,
+    SharedOptions,
     Size,
     TextOptions,
     WidthOptions,
@@ -62,7 +63,7 @@ def quality(
     quantizer: QuantizerOptions,
     continuation: ContinuationOptions,
     checks: CheckOptions,
-    source: TextOptions,
+    source: SharedOptions,
     output: OutputOptions,
 ) -> None:
     """Measure KL, perplexity and agreement after a compressed cache.

@@ -20,15 +20,16 @@ def assign_roles(
 
     An entry of one head whose sizes are the latent's rank and the rotary dims holds the latents of
     multi-head latent attention; without the config one is taken for that whose values are
-    narrower. The second part of an entry whose values are empty or all zero holds the keys by
-    which sparse attention chooses.
+    narrower. The second part of an entry of which values are empty, or all zero in its one head,
+    holds the keys by which sparse attention chooses.
     """
     found: list[LayerKV] = []
     skipped: list[Skipped] = []
     for kv in layers:
         heads, _, key_dim = kv.keys.shape
         value_dim = kv.values.shape[2]
-        if str(kv.layer).endswith("/1") and _is_placeholder(kv.values):
+        placeholder = str(kv.layer).endswith("/1") and _is_placeholder(kv.values)
+        if placeholder and (heads == 1 or not value_dim):
             if value_dim:
                 size = kv.values.nbytes
                 reason = "the values of an index of sparse attention are all zero"

@@ -5,7 +5,7 @@ Typer sees, so that a group is written down once.
 """
 
 from cachegen_cli.options.flatten import takes_options
-from cachegen_cli.options.inputs import CorpusOptions, InputOptions, TextOptions
+from cachegen_cli.options.inputs import CorpusOptions, InputOptions, SharedOptions, TextOptions
 from cachegen_cli.options.outputs import (
     ArtifactOptions,
     CacheOptions,
@@ -41,6 +41,7 @@ __all__ = [
     "QuantizerOptions",
     "ReportOptions",
     "SchemeOptions",
+    "SharedOptions",
     "Size",
     "TextOptions",
     "WidthOptions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -138,6 +138,20 @@ class TextOptions(InputOptions):
 
     def _texts(self, quiet: bool) -> list[Prompt] | None:
         return self._read(quiet, self.text_key)
+
+
+@dataclass(frozen=True)
+class SharedOptions(TextOptions):
+    """The model and texts, and what several processes share out."""
+
+    shard: Annotated[
+        Literal["prompts", "tensor", "pipeline"],
+        typer.Option(
+            "--shard",
+            help="Under mlx.launch: share out the texts, or let every process hold a part of each "
+            "layer's heads (tensor) or of the layers (pipeline), as far as the model can.",
+        ),
+    ] = "prompts"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import typer
 from cachegen_cli import console
 from cachegen_cli.errors import UsageError
 from cachegen_cli.output import SUFFIXES, check_target, write_text
+from cachegen_cli.ranks import is_first
 from cachegen_cli.results import Result, to_json
 
 Format = Literal["table", "json", "csv", "markdown"]
@@ -49,7 +50,9 @@ class ReportOptions:
         return None
 
     def deliver(self, result: Result, warnings: Sequence[str] = ()) -> None:
-        """Render the result and print or write it, then its warnings."""
+        """Render the result and print or write it, then its warnings; on rank 0 alone."""
+        if not is_first():
+            return
         from cachegen_cli.report import render
 
         width, color = (80, False) if self.target else console.stdout_style()

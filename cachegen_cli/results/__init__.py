@@ -32,8 +32,8 @@ from cachegen_cli.results.profile import CalibratedUnit, Calibration, ProfileInf
 from cachegen_cli.results.quality import Quality
 from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo, Run, Skipped
 from cachegen_cli.results.settings import PlannedWidths, Settings
-from cachegen_cli.results.sizes import Bytes, LayerResult, TensorResult, total
-from cachegen_cli.results.spans import Entry, spans
+from cachegen_cli.results.sizes import Bytes, LayerResult, TensorResult, joined_heads, total
+from cachegen_cli.results.spans import Entry, shifted, spans
 
 __all__ = [
     "KINDS",
@@ -78,7 +78,9 @@ __all__ = [
     "Verification",
     "curve_of",
     "from_json",
+    "joined_heads",
     "over_texts",
+    "shifted",
     "spans",
     "to_json",
     "total",

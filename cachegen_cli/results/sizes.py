@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from math import sqrt
 from typing import Any, ClassVar
@@ -208,6 +208,14 @@ def pooled(layers: Sequence[LayerResult]) -> LayerResult:
         _sum(layer.tokens_allocated for layer in layers),
         first.kv_bits,
     )
+
+
+def joined_heads(parts: Sequence[LayerResult]) -> LayerResult:
+    """An entry whose heads were measured apart."""
+    keys, values = (
+        _pooled_tensor([getattr(part, name) for part in parts]) for name in ("keys", "values")
+    )
+    return replace(parts[0], keys=keys, values=values)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

@@ -10,6 +10,14 @@ Entry = int | str
 _MOST_RUNS = 2
 
 
+def shifted(place: Entry, by: int) -> Entry:
+    """A place in a cache whose first entry is not the model's."""
+    if isinstance(place, int):
+        return place + by
+    index = place.split("/")[0].split("#")[0]
+    return f"{int(index) + by}{place[len(index) :]}"
+
+
 def spans(places: Sequence[Entry]) -> str:
     """ "5", "0-29", "0-4,6", or "25 of 0-28" where that would be long; "3/1" for parts."""
     numbers = [place for place in places if isinstance(place, int)]
