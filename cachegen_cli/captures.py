@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from cachegen_cli.entrynotices import ignored_notices, shared_notices
+from cachegen_cli.entrynotices import ignored_notices, repeated_notices, shared_notices
 from cachegen_cli.errors import InputError, ModelError, UsageError
 from cachegen_cli.infos import model_info
 from cachegen_cli.kvbits import by_entry
@@ -268,6 +268,7 @@ def _run(
         notices=(
             *model.notices,
             *shared_notices(model, cache, layers),
+            *repeated_notices(model, layers),
             *ignored_notices(model, max_kv_size),
         ),
         timing={

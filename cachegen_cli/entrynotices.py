@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cachegen_cli.device import mx
 from cachegen_cli.kvcache import LayerKV, copies
 from cachegen_cli.model import Model
 from cachegen_cli.results import Notice
@@ -35,6 +36,40 @@ def shared_notices(model: Model, cache: Sequence[Any], layers: Sequence[LayerKV]
             )
         )
     return notices
+
+
+def repeated_notices(model: Model, layers: Sequence[LayerKV]) -> list[Notice]:
+    """Say that keys hold the rotated part of expanded latent attention once for every head."""
+    ranks = model.latent_ranks
+    if ranks is None:
+        return []
+    dims = ranks[1]
+    repeated = [
+        kv
+        for kv in layers
+        if kv.keys.shape[0] > 1
+        and kv.keys.shape[2] > dims
+        and mx.array_equal(
+            kv.keys[1:, :, -dims:], mx.broadcast_to(kv.keys[:1, :, -dims:], _less(kv, dims))
+        ).item()
+    ]
+    if not repeated:
+        return []
+    size = sum(2 * (kv.keys.shape[0] - 1) * kv.keys.shape[1] * dims for kv in repeated)
+    return [
+        Notice(
+            "repeated-rope-key",
+            f"the keys of {len(repeated)} cache entries hold the same {dims} rotated channels in "
+            f"every head (multi-head latent attention, expanded): {size} of the 16-bit bytes are "
+            "copies",
+        )
+    ]
+
+
+def _less(kv: LayerKV, dims: int) -> tuple[int, int, int]:
+    """Shape of the rotated channels of all heads but one."""
+    heads, tokens, _ = kv.keys.shape
+    return heads - 1, tokens, dims
 
 
 def ignored_notices(model: Model, max_kv_size: int | None) -> list[Notice]:

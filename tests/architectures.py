@@ -97,6 +97,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen2_vl": {"text": "qwen2"},
     "qwen3_vl": {"text": "qwen3"},
     "qwen3_vl_moe": {"text": "qwen3_moe"},
+    "dbrx": {"ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
+             "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0}},
+    "muse_spark": {"num_shared_experts": 0, "rope_parameters": ROPE},
+    "qwen3_5_moe": {"text_of": "qwen3_5"},
     "afmoe": {"layer_types": SLIDING},
     "baichuan_m1": {"sliding_window_layers": [1, 3], "conv_window": 2},
     "deepseek_v2": {"rope_scaling": YARN},
@@ -117,6 +121,12 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "glm_moe_dsa": {"rope_parameters": ROPE},
     "hunyuan": {"use_cla": True, "num_experts": 1, "rope_scaling": {
         "type": "dynamic", "alpha": 1.0, "factor": 1.0}},
+    "kimi_k3": {"hidden_act": "situ", "activation_situ_beta": 1.0, "num_experts": 4,
+                "activation_situ_linear_beta": 1.0, "moe_intermediate_size": 96,
+                "kv_lora_rank": 32, "q_lora_rank": 32, "qk_nope_head_dim": 16,
+                "qk_rope_head_dim": 8, "v_head_dim": 16, "linear_attn_config": {
+        "kda_layers": [1, 2, 3], "full_attn_layers": [4], "num_heads": 4, "head_dim": 16,
+        "short_conv_kernel_size": 4}},
     "kimi_linear": {"linear_attn_config": {
         "kda_layers": [1, 2, 3], "full_attn_layers": [4], "num_heads": 4, "head_dim": 16,
         "short_conv_kernel_size": 4}, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
@@ -190,7 +200,7 @@ def _config(arguments: Any, name: str, own: dict[str, Any]) -> dict[str, Any]:
 
 def _text_of(name: str, own: dict[str, Any]) -> dict[str, Any]:
     """The text_config of a module with a class of its own for it."""
-    module = importlib.import_module(f"mlx_lm.models.{name}")
+    module = importlib.import_module(f"mlx_lm.models.{own.get('text_of', name)}")
     for kind in ("TextConfig", "TextArgs", "TextModelArgs"):
         if dataclasses.is_dataclass(getattr(module, kind, None)):
             return _config(getattr(module, kind), name, own)

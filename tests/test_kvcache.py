@@ -25,6 +25,11 @@ PLANS = {
     "one over a buffer": [256, 1, 300],
     "past the window in one": [100],
     "past the window in chunks": [30, 30, 30],
+    "the window exactly": [24],
+    "one after the window": [24, 1],
+    "steps, then a chunk": [1] * 10 + [30, 1, 1],
+    "odd chunks": [5, 7, 11, 13, 1, 2],
+    "a chunk in a full ring": [40, *[1] * 9, 17, *[1] * 30],
 }
 
 
