@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cachegen_cli.captures import Capture, Texts, capture_texts
+from cachegen_cli.captures import Capture, capture_texts
 from cachegen_cli.errors import CachegenError, UsageError
 from cachegen_cli.infos import tool_versions
 from cachegen_cli.measuring import Measured, measure_text, pooled_over, stepped
@@ -29,6 +29,7 @@ from cachegen_cli.results import (
 from cachegen_cli.schedules import SCHEDULES, check, settings_with
 from cachegen_cli.schemes import SCHEMES, parse
 from cachegen_cli.stepping import is_open
+from cachegen_cli.texts import Texts
 from cachegen_cli.units import profile_of
 
 PROMPTS = "prompts"  # are what processes share out, unless they share a model

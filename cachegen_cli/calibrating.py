@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cachegen_cli.analysis import run_of
-from cachegen_cli.captures import Capture, Texts, capture_texts, texts_of
+from cachegen_cli.captures import Capture, capture_texts
 from cachegen_cli.device import mx
 from cachegen_cli.documents import Documents
 from cachegen_cli.errors import UsageError
@@ -22,6 +22,7 @@ from cachegen_cli.profiles import TENSORS, Profile, Unit
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.results import CalibratedUnit, Calibration, Run
 from cachegen_cli.rope import Rotary
+from cachegen_cli.texts import Texts, texts_of
 from cachegen_cli.weighing import Weights, sensitivities, step_weights
 
 CHANNELS = 6144  # of a basis at most; its decomposition takes the cube of that

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from cachegen_cli.entrynotices import ignored_notices, repeated_notices, shared_notices
-from cachegen_cli.errors import InputError, ModelError, UsageError
+from cachegen_cli.errors import ModelError, UsageError
 from cachegen_cli.infos import model_info
 from cachegen_cli.kvbits import by_entry
 from cachegen_cli.kvcache import LayerKV, read_cache
@@ -23,10 +23,14 @@ from cachegen_cli.reading import cut, encode, prefill
 from cachegen_cli.results import Entry, ModelInfo, Notice, PromptInfo, Skipped, shifted
 from cachegen_cli.rope import Rotary, rotaries
 from cachegen_cli.rows import Context, without_model
-
-CONTINUATION = 256  # tokens, of a text of twice as many or more
-SHORTEST_CONTINUATION = 2  # its first token is read, its second predicted
-SAMPLE_CONTEXT = 896  # tokens of the long sample before its continuation
+from cachegen_cli.texts import (
+    CONTINUATION,
+    SAMPLE_CONTEXT,
+    SHORTEST_CONTINUATION,
+    Texts,
+    continuation_of,
+    texts_of,
+)
 
 
 @dataclass(frozen=True)
@@ -125,10 +129,6 @@ class Capture:
         return rotaries(self.loaded.network, self.layers)
 
 
-Texts = str | Prompt | Sequence[str | Prompt] | None
-"""A text, several, or None for the bundled sample."""
-
-
 def capture(
     model: str | Model | None = None, prompt: str | Prompt | None = None, **options: Any
 ) -> Capture:
@@ -214,7 +214,7 @@ def capture_texts(
     for text in texts:
         given = encode(model, text, chat=chat)
         tokens = cut(model, given, max_prompt_tokens)
-        held_back = _continuation(text, len(tokens), continuation)
+        held_back = continuation_of(text, len(tokens), continuation)
         info = PromptInfo(
             text.source, len(tokens) - held_back, text.sha256, len(given), chat, held_back
         )
@@ -222,23 +222,6 @@ def capture_texts(
     for info, tokens in encoded[share[0] :: share[1]]:
         yield _run(model, info, tokens, metadata, load_seconds, keep_cache, max_kv_size, progress)
         load_seconds = 0.0
-
-
-def texts_of(prompts: Texts) -> list[Prompt]:
-    """Texts as prompts.
-
-    Raises:
-        InputError: there is none, or one that is no text.
-    """
-    texts = [
-        Prompt(text) if isinstance(text, str) else text
-        for text in ([prompts] if isinstance(prompts, str | Prompt) else prompts or [])
-    ]
-    if not texts:
-        raise InputError("there is no text", "give one or more")
-    for text in texts:
-        _check(text)
-    return texts
 
 
 def _run(
@@ -281,32 +264,6 @@ def _run(
         loaded=model,
         cache=cache if keep_cache else None,
     )
-
-
-def _check(text: Prompt) -> None:
-    if not text.text:
-        raise InputError("the prompt is empty", "give a text")
-    if any(0xD800 <= ord(c) < 0xE000 for c in text.text):
-        raise InputError("the prompt holds lone surrogates, which are no text", "decode it first")
-
-
-def _continuation(text: Prompt, tokens: int, asked: int | None) -> int:
-    """How many of a text's last tokens are its continuation; ``asked`` as in `capture_texts`.
-
-    Raises:
-        InputError: the text is too short.
-    """
-    if asked == 0:
-        return 0
-    found = min(CONTINUATION, tokens // 2) if asked is None else asked
-    if found < SHORTEST_CONTINUATION or found > tokens // 2:
-        raise InputError(
-            f"{text.source} has {tokens} tokens, too few for a continuation of "
-            f"{max(found, SHORTEST_CONTINUATION)}, which may be half of it at most",
-            "give a longer text"
-            + (f", or --continuation {tokens // 2}" if asked and tokens >= 4 else ""),
-        )
-    return found
 
 
 def _by_class(skipped: Sequence[Skipped]) -> list[str]:

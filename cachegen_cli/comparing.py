@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cachegen_cli.analysis import Source, captured
-from cachegen_cli.captures import Capture, Texts
+from cachegen_cli.captures import Capture
 from cachegen_cli.errors import UsageError
 from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.profiles import Profile
@@ -19,6 +19,7 @@ from cachegen_cli.schedules import check, settings_with
 from cachegen_cli.schemes import SCHEMES, parse
 from cachegen_cli.schemes.affine import DEFAULT_GROUP, GROUP_SIZES
 from cachegen_cli.stepping import TARGETS
+from cachegen_cli.texts import Texts
 from cachegen_cli.trials import Trials
 
 WIDTHS = (2, 3, 4, 6)  # of schemes that have widths

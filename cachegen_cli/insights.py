@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.analysis import Source, captured, run_of
-from cachegen_cli.captures import Capture, Texts
+from cachegen_cli.captures import Capture
 from cachegen_cli.device import mx
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.locality import (
@@ -28,6 +28,7 @@ from cachegen_cli.rows import no_rows
 from cachegen_cli.schemes import Place
 from cachegen_cli.schemes.cachegen import CacheGen
 from cachegen_cli.sensitivities import sensitivity
+from cachegen_cli.texts import Texts
 
 LAGS = (1, 2, 3, 5, 9, 10, 20, 50, 100)
 _SEED = 0

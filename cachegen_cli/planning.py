@@ -14,7 +14,6 @@ from typing import Any
 
 from cachegen_cli.allocation import Allocation, Option, allocations, filled, predictions
 from cachegen_cli.analysis import Source, captured
-from cachegen_cli.captures import Texts
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.measuring import Measured
 from cachegen_cli.progress import Progress, no_progress
@@ -32,6 +31,7 @@ from cachegen_cli.results import (
 from cachegen_cli.results.planning import SAME_BYTES
 from cachegen_cli.schedules import check, settings_with, widths
 from cachegen_cli.targets import one_target
+from cachegen_cli.texts import Texts
 from cachegen_cli.trials import Trials
 
 Widths = tuple[int, ...]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from cachegen_cli.analysis import Source, captured
-from cachegen_cli.captures import Texts
 from cachegen_cli.measuring import stepped
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Positions
 from cachegen_cli.results import Sensitivity, Settings
 from cachegen_cli.schedules import check
+from cachegen_cli.texts import Texts
 from cachegen_cli.trials import Trials
 
 

@@ -1,0 +1,58 @@
+"""Texts that a model reads: which they are, and how much of each is its continuation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cachegen_cli.errors import InputError
+from cachegen_cli.prompt import Prompt
+
+CONTINUATION = 256  # tokens, of a text of twice as many or more
+SHORTEST_CONTINUATION = 2  # its first token is read, its second predicted
+SAMPLE_CONTEXT = 896  # tokens of the long sample before its continuation
+
+Texts = str | Prompt | Sequence[str | Prompt] | None
+"""A text, several, or None for the bundled sample."""
+
+
+def texts_of(prompts: Texts) -> list[Prompt]:
+    """Texts as prompts.
+
+    Raises:
+        InputError: there is none, or one that is no text.
+    """
+    texts = [
+        Prompt(text) if isinstance(text, str) else text
+        for text in ([prompts] if isinstance(prompts, str | Prompt) else prompts or [])
+    ]
+    if not texts:
+        raise InputError("there is no text", "give one or more")
+    for text in texts:
+        _check(text)
+    return texts
+
+
+def _check(text: Prompt) -> None:
+    if not text.text:
+        raise InputError("the prompt is empty", "give a text")
+    if any(0xD800 <= ord(c) < 0xE000 for c in text.text):
+        raise InputError("the prompt holds lone surrogates, which are no text", "decode it first")
+
+
+def continuation_of(text: Prompt, tokens: int, asked: int | None) -> int:
+    """How many of a text's last tokens are its continuation; ``asked`` as in `capture_texts`.
+
+    Raises:
+        InputError: the text is too short.
+    """
+    if asked == 0:
+        return 0
+    found = min(CONTINUATION, tokens // 2) if asked is None else asked
+    if found < SHORTEST_CONTINUATION or found > tokens // 2:
+        raise InputError(
+            f"{text.source} has {tokens} tokens, too few for a continuation of "
+            f"{max(found, SHORTEST_CONTINUATION)}, which may be half of it at most",
+            "give a longer text"
+            + (f", or --continuation {tokens // 2}" if asked and tokens >= 4 else ""),
+        )
+    return found
