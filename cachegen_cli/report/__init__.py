@@ -9,10 +9,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from cachegen_cli.errors import UsageError
 from cachegen_cli.report.columns import Column, Row
 from cachegen_cli.report.views import view
@@ -40,6 +36,10 @@ def render(
 
 
 def _table(result: Result, *, wide: bool, width: int, color: bool) -> str:
+    from rich import box  # takes longer than all else that JSON needs
+    from rich.console import Console
+    from rich.table import Table
+
     shown = view(result, wide)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), show_edge=False)
     for column in shown.columns:
@@ -71,7 +71,7 @@ def _table(result: Result, *, wide: bool, width: int, color: bool) -> str:
     return "\n".join([*_wrap(shown.title, width), "", *lines, *_paragraphs(shown.notes, width), ""])
 
 
-def _fit(table: Table, columns: Sequence[Column], width: int, console: Console) -> None:
+def _fit(table: Any, columns: Sequence[Column], width: int, console: Any) -> None:
     """Make the column that folds give way; everything else takes the width it needs."""
     excess = console.measure(table).maximum - width
     for column, shown in zip(table.columns, columns, strict=True):
