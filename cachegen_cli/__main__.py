@@ -36,6 +36,8 @@ def main() -> None:
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
             console.note("interrupted")
+        if stop.code and not is_first():
+            time.sleep(_PATIENCE)  # or mlx.launch would end rank 0 before it has spoken
         raise
     except KeyboardInterrupt:
         console.note("interrupted")
@@ -44,10 +46,10 @@ def main() -> None:
         if os.environ.get("CACHEGEN_DEBUG"):
             raise
         known = error if isinstance(error, CachegenError) else _unexpected(error)
-        if not is_first() and not known.told:
+        if not is_first():
             # what went wrong everywhere rank 0 says, and mlx.launch ends the rest meanwhile
             time.sleep(_PATIENCE)
-            sys.stderr = stderr
+            sys.stderr = sys.stderr if known.told else stderr
         console.print_error(known)
         if is_launched():
             sys.stderr.flush()

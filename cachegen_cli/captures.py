@@ -242,6 +242,11 @@ def _run(
             f"{model.id} keeps no KV cache that can be analysed: " + "; ".join(_by_class(skipped)),
             "only attention caches can be; a recurrent state has no tokens to code",
         )
+    if model.sharded == "tensor" and any(kv.role != "kv" for kv in layers):
+        raise ModelError(
+            f"{model.id} keeps latents, which every process would hold whole",
+            "take --shard pipeline or prompts",
+        )
     continuation = tuple(tokens[info.tokens :])
     return Capture(
         layers=tuple(layers),

@@ -179,6 +179,8 @@ def load_model(
     group = ranks().group if shard in ("tensor", "pipeline") else None
     if group is not None and (adapter_path or revision):
         raise UsageError("a model in parts takes no adapters and no revision", "leave them out")
+    if group is not None and shard == "tensor":
+        _check_heads(model_id, Path(path) / "config.json", group.size())
     notices = []
     try:
         if source in ("bundled", "gguf") and (found := gguf.pre_tokenizer_notice(Path(path))):
@@ -226,6 +228,17 @@ def load_model(
         made.first_layer = network.model.start_idx
         made.n_layers = sum(gathered(len(network.layers)))
     return made
+
+
+def _check_heads(model_id: str, file: Path, processes: int) -> None:
+    """Raise ModelError where a folder's model has KV heads that so many processes cannot share."""
+    config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    heads = number_in(config, ("num_key_value_heads", "num_attention_heads"))
+    if heads and heads % processes:
+        raise ModelError(
+            f"{heads} KV heads of {model_id} cannot be cut over {processes} processes",
+            "take --shard pipeline or prompts, or as many processes as divide them",
+        )
 
 
 def context_of(config: dict[str, Any]) -> int | None:

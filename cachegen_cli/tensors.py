@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from cachegen_cli.coding.streams import HEADER_BYTES, choose, encode, encode_wid
 from cachegen_cli.device import mx
 from cachegen_cli.entropy import Estimates, channel_histograms, estimates, wide_estimates
 from cachegen_cli.errors import InputError
-from cachegen_cli.results import Settings, TensorResult
+from cachegen_cli.results import Bytes, Settings, TensorResult
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes import Coded, Scheme, code_shape, expected_of
 from cachegen_cli.schemes.base import LARGEST_CODE
@@ -63,7 +64,7 @@ class Tensor:
         self.arrays: list[mx.array] = [self.kept, self.signal, self._finite]
         self.rows = rows.cut(first, last)
         self.coded: Coded | None = None
-        if middle.shape[1]:
+        if middle.shape[1] and self.dim:
             self.coded = scheme.code(middle, self.rows)
             difference = self.coded.restored.astype(mx.float32) - middle
             self._error = mx.square(difference).sum()
@@ -99,6 +100,8 @@ class Tensor:
 
     def result(self) -> TensorResult:
         """Every size of the tensor."""
+        if not self.heads * self.tokens * self.dim:
+            return _nothing(self.bits)
         kept_bytes = 2 * self.kept.size
         parameters = self.coded.parameters.stored_bytes if self.coded else 0
         beside = kept_bytes + parameters
@@ -169,6 +172,12 @@ class Tensor:
             lambda: encode(channels, bits, choice=choice),
             choice.tokens_to_pay,
         )
+
+
+def _nothing(bits: int) -> TensorResult:
+    """The sizes of values that an entry does not have."""
+    sizes: dict[str, Any] = {f.name: 0 for f in fields(Bytes)}
+    return TensorResult(bits=bits, delta=False, symbol_model="", coded_delta=False, **sizes)
 
 
 def _channels(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:

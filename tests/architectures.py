@@ -101,6 +101,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
              "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0}},
     "muse_spark": {"num_shared_experts": 0, "rope_parameters": ROPE},
     "qwen3_5_moe": {"text_of": "qwen3_5"},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 4,
+                         "mamba_d_head": 32, "mamba_d_state": 16, "mamba_d_conv": 4,
+                         "mamba_n_groups": 1, "mamba_proj_bias": False,
+                         "mamba_conv_bias": True},
     "afmoe": {"layer_types": SLIDING},
     "baichuan_m1": {"sliding_window_layers": [1, 3], "conv_window": 2},
     "deepseek_v2": {"rope_scaling": YARN},
@@ -246,6 +250,8 @@ def outcome(name: str) -> dict[str, str]:
             raise AssertionError(f"{kv.layer}: {kv.keys.shape} of {kv.tokens_seen}")
     kinds = Counter(f"{kv.cache}{'' if kv.role == 'kv' else f' ({kv.role})'}" for kv in layers)
     kinds.update(f"{s.cache} (not: {s.reason})" for s in skipped)
+    if not layers and not skipped:
+        return {"status": "not built", "detail": "its tiny config has no layers"}
     status = "analysed" if not skipped else "in part" if layers else "not"
     return {"status": status, "detail": ", ".join(f"{n} {kind}" for kind, n in kinds.items())}
 

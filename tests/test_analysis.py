@@ -223,3 +223,13 @@ def test_means_and_deviations_over_texts(llama):
         assert found.spread[name]["mean"] == pytest.approx(statistics.fmean(values))
         assert found.spread[name]["standard_deviation"] == pytest.approx(statistics.stdev(values))
     assert not alone[0].spread
+
+
+def test_a_sweep_says_the_spread(llama):
+    from cachegen_cli import render, sweep
+
+    table = render(
+        sweep(str(llama), ["It was a quiet night. " * 4, "abc " * 20], bits=(2, 4)), "table"
+    )
+    assert table.count("over 2 texts, mean ± standard deviation:") == 2
+    assert max(map(len, table.splitlines())) <= 80

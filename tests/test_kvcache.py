@@ -14,7 +14,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from cachegen_cli.kvcache import copies, fork, make_cache, read_cache, untouched
+from cachegen_cli.kvcache import copies, fork, make_cache, read_cache, read_entry, untouched
 
 PLANS = {
     "one shot": [40],
@@ -176,6 +176,21 @@ def test_each_sequence_of_a_batch(window):
         first = max(0, n - window) if window else 0
         assert kv.keys[0, :, 0].tolist() == [*range(first, n)]
         assert kv.tokens_seen == n
+
+
+def test_a_batch_of_windows_as_mlx_lm_takes_it_out():
+    from mlx_lm.models.cache import BatchRotatingKVCache
+
+    for steps in ([20], [20, 1], [9, *[1] * 30]):
+        cache = BatchRotatingKVCache(16, [0, 3])
+        for n in steps:
+            x = mx.random.normal((2, 1, n, 4), key=mx.random.key(n)).astype(mx.float16)
+            cache.update_and_fetch(x, -x)
+        layers, _ = read_cache([cache], mx.float16)
+        for place, kv in enumerate(layers):
+            [wanted] = read_entry(0, cache.extract(place), mx.float16)
+            assert mx.array_equal(kv.keys, wanted.keys), steps
+            assert mx.array_equal(kv.values, wanted.values)
 
 
 def test_several_sequences_in_a_plain_cache():

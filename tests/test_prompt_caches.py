@@ -379,3 +379,64 @@ def test_options_of_a_prompt_make_no_sense_beside_a_file(tmp_path):
     with pytest.raises(UsageError, match="no layout"):
         convert(tmp_path / "c.safetensors", tmp_path / "d.safetensors", "A")
     assert CacheFile.open(tmp_path / "c.safetensors").layout == "C"
+
+
+def test_values_that_only_fill_a_place_are_left_out(tmp_path, cachegen):
+    index = KVCache()
+    index.update_and_fetch(rows(12, 5, heads=1), mx.zeros((1, 1, 12, 8), mx.float16))
+    path = tmp_path / "c.safetensors"
+    write_c(path, [CacheList(filled(KVCache(), 12, 1), index)], {})
+    for scheme in ("group", "uniform", "exact", "cachegen"):
+        found = analyze(capture_file(path), scheme=scheme)
+        assert [row.role for row in found.measurement.layers] == ["kv", "index"]
+        assert found.measurement.layers[1].values.elements == 0
+        assert from_json(to_json(found)) == found
+        assert [(s.entry, s.bytes) for s in found.run.skipped] == [("0/1", 2 * 12 * 8)]
+        assert verify(capture_file(path), settings=found.measurement.settings).passed
+    wide = cachegen("analyze", "--prompt-cache-file", path, "--wide")
+    assert wide.code == 0 and "index" in wide.out
+
+
+def test_batches_and_concatenated_entries_in_files(tmp_path, cachegen):
+    from mlx_lm.models.cache import BatchRotatingKVCache, ConcatenateKVCache
+
+    batch = BatchRotatingKVCache(16, [0, 3])
+    for n in (20, 1):
+        x = mx.random.normal((2, 2, n, 32), key=mx.random.key(n)).astype(mx.float16)
+        batch.update_and_fetch(x, x)
+    cache = [batch, filled(ConcatenateKVCache(), 9, 1)]
+    path = tmp_path / "c.safetensors"
+    write_c(path, cache, {})
+    same(capture_file(path).layers, read_cache(cache, mx.float16)[0])
+    table = cachegen("inspect", path)
+    assert table.code == 0 and max(map(len, table.out.splitlines())) <= 80
+    write_c(tmp_path / "d.safetensors", cache[1:], {})
+    convert(tmp_path / "d.safetensors", tmp_path / "e.safetensors", "B")
+    same(capture_file(tmp_path / "e.safetensors").layers, read_cache(cache[1:], mx.float16)[0])
+
+
+def test_layout_a_without_metadata(tmp_path, cachegen):
+    path = tmp_path / "a.safetensors"
+    x = rows(7, 1)
+    mx.save_safetensors(str(path), {"0_keys": x, "0_values": x})
+    assert cachegen("inspect", path).code == 0
+    assert cachegen("analyze", "--prompt-cache-file", path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("_idx", 999), ("_idx", -3), ("keep", 99), ("max_size", 0), ("offset", -5), ("offset", 3.5)],
+)
+def test_impossible_numbers_are_refused(tmp_path, cachegen, name, value):
+    cache = filled(RotatingKVCache(16, 4), 40, 2, [20, *[1] * 20])
+    setattr(cache, name, value)
+    path = tmp_path / "c.safetensors"
+    write_c(path, [cache], {})
+    done = cachegen("analyze", "--prompt-cache-file", path)
+    assert done.code == 1 and "entry 0" in done.err
+    growing = filled(KVCache(), 40, 1)
+    for wrong in (-5, 300):
+        growing.offset = wrong
+        write_c(path, [growing], {})
+        for command in (("inspect", path), ("analyze", "--prompt-cache-file", path)):
+            assert cachegen(*command).code == 1

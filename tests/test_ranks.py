@@ -128,6 +128,17 @@ def test_models_that_cannot_be_cut_say_so(llama, mamba):
     assert done.stderr.count("error: ") == 1 and "does not support tensor" in done.stderr
 
 
+def test_heads_that_do_not_divide_say_so(llama):
+    done = launched(3, "analyze", "--model", llama, "-p", "abc", "--shard", "tensor")
+    assert done.stderr.count("error: ") == 1
+    assert "2 KV heads of" in done.stderr and "over 3 processes" in done.stderr
+
+
+def test_a_wrong_command_line_is_said_once(llama):
+    done = launched(2, "analyze", "--model", llama, "-p", "abc", "--bits", 99)
+    assert done.stderr.count("'--bits'") == 1
+
+
 def test_a_rank_that_dies_alone_ends_the_run(llama, tmp_path):
     """Rank 1 fails while rank 0 waits for it."""
     script = tmp_path / "s.py"

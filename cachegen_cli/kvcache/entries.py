@@ -207,8 +207,20 @@ def _read_batch(entry: Any) -> list[_Rows]:
 
 
 def _read_batch_rotating(entry: Any) -> list[_Rows]:
-    """Each sequence as mlx-lm takes it out."""
-    return [_read_rotating(entry.extract(place)) for place in range(entry.keys.shape[0])]
+    """Each sequence's window, which may have been turned."""
+    end, most = int(entry._idx), int(entry.max_size)
+    keys, values = entry.keys, entry.values
+    if entry.rotated:
+        keys, values = (mx.roll(x, -end, _ROWS) for x in (keys, values))
+        end = most
+    found = []
+    for place, (padding, seen) in enumerate(
+        zip(entry.left_padding.tolist(), entry.offset.tolist(), strict=True)
+    ):
+        one, other = (x[place : place + 1, :, max(padding, 0) : end] for x in (keys, values))
+        excess = max(one.shape[_ROWS] - most, 0)
+        found.append(_Rows(one[:, :, excess:], other[:, :, excess:], seen, most))
+    return found
 
 
 _READERS: dict[str, Any] = {

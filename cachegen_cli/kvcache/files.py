@@ -96,6 +96,14 @@ def _check(entry: State) -> None:
         if not packed and not all(mx.issubdtype(a.dtype, mx.floating) for a in (x, y)):
             raise TypeError("keys and values are no floating-point numbers")
     rows = (keys[0] if packed else keys).shape[2]
+    for name in ("offset", "start_position", "keep", "max_size", "_idx", "chunk_size"):
+        value = own.get(name, 0)
+        if isinstance(value, float) or (isinstance(value, int) and value < 0):
+            raise ValueError(f"{name} is {value}")
+    if "max_size" in own and not 0 <= own.get("keep", 0) <= own["max_size"] > 0:
+        raise ValueError(f"a window of {own['max_size']} keeps {own.get('keep')}")
+    if isinstance(own.get("_idx"), int) and own["_idx"] > rows:
+        raise ValueError(f"its write place is {own['_idx']} of {rows} rows")
     offset = own.get("offset", rows)
     held = offset - own.get("start_position", 0) if isinstance(offset, int) else 0
     if not held >= 0 or (held > rows and "max_size" not in own):

@@ -42,7 +42,8 @@ def _entries(place: Entry, state: State) -> list[CacheEntry]:
             for entry in _entries(f"{place}/{part}", inner)
         ]
     allocated = _bytes(own)
-    keys, values = own.get("keys"), own.get("values")
+    keys: Any = own.get("keys")
+    values: Any = own.get("values")
     if keys is None:
         nothing = (None, None, "", None, None, None)
         return [CacheEntry(place, state.cls, *nothing, allocated, allocated)]
@@ -50,6 +51,11 @@ def _entries(place: Entry, state: State) -> list[CacheEntry]:
     first = keys[0] if packed else keys
     seen = _int(own.get("offset", first.shape[_ROWS]))
     rows = min(seen - _int(own.get("start_position", 0)), first.shape[_ROWS])
+    other = values[0] if packed else values
+    if rows < 0 or first.shape[:3] != other.shape[:3]:
+        raise ValueError(f"{rows} tokens in rows {first.shape} and {other.shape}")
+    if seen - _int(own.get("start_position", 0)) > rows and "max_size" not in own:
+        raise ValueError(f"{seen} tokens in {rows} rows")
     if "max_size" in own:
         rows = min(rows, _int(own["max_size"]))
     valid = allocated * rows // first.shape[_ROWS] if first.shape[_ROWS] else 0

@@ -61,7 +61,7 @@ def read_header(path: Path) -> tuple[str, dict[str, str], list[State], int]:
             if length > min(_LONGEST, size - 8):
                 raise ValueError("it is cut, or no safetensors file")
             table = json.loads(file.read(length))
-        metadata = {str(k): str(v) for k, v in table.pop("__metadata__", {}).items()}
+        metadata = {str(k): str(v) for k, v in (table.pop("__metadata__", None) or {}).items()}
         arrays = {name: Described(path, 8 + length, entry) for name, entry in table.items()}
         if any(one.offset + one.nbytes > size for one in arrays.values()):
             raise ValueError("it is cut")

@@ -21,6 +21,16 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "ChunkedKVCache": ("keys", "values", "offset", "chunk_size", "start_position"),
     "ArraysCache": ("cache", "left_padding", "lengths"),
     "BatchKVCache": ("keys", "values", "offset", "left_padding", "_idx"),
+    "BatchRotatingKVCache": (
+        "keys",
+        "values",
+        "offset",
+        "left_padding",
+        "max_size",
+        "_offset",
+        "_idx",
+        "rotated",
+    ),
 }
 # the metadata of each class in layout B
 META: dict[str, tuple[str, ...]] = {
@@ -235,7 +245,8 @@ def _b_state(state: State) -> tuple[Any, Any]:
         raise ValueError("layout B has no place for an empty entry")
     # a ring is written whole, with where it begins; all else is cut to its rows
     if state.cls != "RotatingKVCache":
-        n = int(own["offset"]) - int(own.get("start_position", 0))
+        rows = (keys[0] if isinstance(keys, list | tuple) else keys).shape[_ROWS]
+        n = int(own.get("offset", rows)) - int(own.get("start_position", 0))
         keys, values = _cut(keys, n), _cut(values, n)
     elif int(own["offset"]) < keys.shape[_ROWS]:
         keys, values = _cut(keys, int(own["offset"])), _cut(values, int(own["offset"]))

@@ -98,7 +98,13 @@ def sweep_view(result: Sweep, wide: bool) -> View:
     raw = si_bytes(result.rows[0].totals.raw_bytes)
     counted = COUNTED + " rms error: relative to the 16-bit values."
     profile = profile_notes(result.rows[0].settings)
+    spread = [
+        f"{row.settings.label}: {note[0].lower()}{note[1:]}"
+        for row in result.rows
+        for note in spread_notes(row)
+    ]
     notes = [
+        *spread,
         *profile,
         *skipped_notes(result.run),
         counted if wide or not has_quality else COUNTED_CODED,

@@ -19,7 +19,7 @@ def cache_file_view(result: PromptCacheFile, wide: bool) -> View:
     """A row an entry."""
     columns = (
         Column("entry", "entry"),
-        Column("cache", "cache", left=True),
+        Column("cache", "cache", left=True, folds=True),
         Column("heads", "heads", whole),
         Column("key_dim", "K dim", whole),
         Column("value_dim", "V dim", whole),

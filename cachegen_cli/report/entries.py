@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from cachegen_cli.report.units import bits, error, percent
+from cachegen_cli.report.units import bits, error, percent, rough
 from cachegen_cli.results import LayerResult, Measurement, Run, spans
 
 
@@ -69,8 +70,13 @@ def spread_notes(measured: Measurement) -> list[str]:
     ):
         if name in found:
             mean, deviation = found[name]["mean"], found[name]["standard_deviation"]
-            shown.append(label.format(f"{show(mean)} ± {show(deviation)}"))
+            shown.append(label.format(f"{show(mean)} ± {_spread(deviation, show)}"))
     return [f"Over {len(measured.texts)} texts, mean ± standard deviation: {', '.join(shown)}."]
+
+
+def _spread(deviation: float, show: Callable[[Any], str]) -> str:
+    """A standard deviation to two digits, in the unit of its mean."""
+    return f"{100 * deviation:.2g} %" if show is percent else rough(deviation)
 
 
 def kv_bits_notes(measured: Measurement) -> list[str]:
