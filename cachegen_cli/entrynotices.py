@@ -8,7 +8,7 @@ from typing import Any
 from cachegen_cli.device import mx
 from cachegen_cli.kvcache import LayerKV, copies
 from cachegen_cli.model import Model
-from cachegen_cli.results import Notice
+from cachegen_cli.results import Entry, Notice
 
 
 def shared_notices(model: Model, cache: Sequence[Any], layers: Sequence[LayerKV]) -> list[Notice]:
@@ -26,16 +26,19 @@ def shared_notices(model: Model, cache: Sequence[Any], layers: Sequence[LayerKV]
     pairs = copies(layers)
     if pairs:
         size = sum(kv.keys.nbytes + kv.values.nbytes for kv, _ in pairs)
-        named = ", ".join(f"{kv.layer} of {other.layer}" for kv, other in pairs[:4])
-        notices.append(
-            Notice(
-                "copied-entries",
-                f"{len(pairs)} cache entries are exact copies of others ({named}"
-                + (", ..." if len(pairs) > 4 else "")
-                + f"): {size} of the 16-bit bytes are there twice",
-            )
-        )
+        notices.append(copies_notice([(kv.layer, other.layer) for kv, other in pairs], size))
     return notices
+
+
+def copies_notice(pairs: Sequence[tuple[Entry, Entry]], size: int) -> Notice:
+    """Say that entries are copies of earlier ones, and how many bytes that is."""
+    named = ", ".join(f"{one} of {other}" for one, other in pairs[:4])
+    named += ", ..." if len(pairs) > 4 else ""
+    entries = "entries are exact copies" if len(pairs) > 1 else "entry is an exact copy"
+    return Notice(
+        "copied-entries",
+        f"{len(pairs)} cache {entries} of others ({named}): {size} bytes are there twice",
+    )
 
 
 def repeated_notices(model: Model, layers: Sequence[LayerKV]) -> list[Notice]:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import overload
 
 from cachegen_cli.captures import Capture, Live
+from cachegen_cli.entrynotices import copies_notice
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.infos import one_or_all
 from cachegen_cli.kvcache import CacheFile, LayerKV, make_cache
 from cachegen_cli.model import Model, dtype_name
 from cachegen_cli.prompt import Prompt
+from cachegen_cli.promptcache.copies import copies_in
 from cachegen_cli.reading import encode
 from cachegen_cli.results import ModelInfo, Notice, PromptInfo
 
@@ -81,6 +83,10 @@ def capture_file(
                 "padding and left out",
             )
         )
+    pairs = copies_in(path)
+    if pairs:
+        named = [(one, other) for one, other, _ in pairs]
+        notices.append(copies_notice(named, sum(size for *_, size in pairs)))
     seen = max(seen for *_, seen, _ in shapes)
     dtype = dtype_name(shapes[0][3])
     ids = " ".join(map(str, tokens))

@@ -440,3 +440,17 @@ def test_impossible_numbers_are_refused(tmp_path, cachegen, name, value):
         write_c(path, [growing], {})
         for command in (("inspect", path), ("analyze", "--prompt-cache-file", path)):
             assert cachegen(*command).code == 1
+
+
+@pytest.mark.parametrize("write", [write_b, write_c])
+def test_copies_in_a_file_are_warned_of(tmp_path, write):
+    cache = [filled(KVCache(), 12, 1), filled(KVCache(), 12, 3), filled(KVCache(), 12, 1)]
+    cache[2].keys = cache[0].keys * 1  # arrays of its own
+    write(tmp_path / "c.safetensors", cache, {})
+    [notice] = [n for n in capture_file(tmp_path / "c.safetensors").notices
+                if n.code == "copied-entries"]  # fmt: skip
+    assert "1 cache entry is an exact copy of others (2 of 0)" in notice.message
+    cache[2].keys[:, 1, 11, 5] = 7
+    write(tmp_path / "c.safetensors", cache, {})
+    found = capture_file(tmp_path / "c.safetensors").notices
+    assert "copied-entries" not in [notice.code for notice in found]
