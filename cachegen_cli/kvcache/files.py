@@ -11,7 +11,7 @@ from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache.entries import read_entry
 from cachegen_cli.kvcache.layers import LayerKV
 from cachegen_cli.kvcache.roles import assign_roles
-from cachegen_cli.promptcache.layouts import State, parse
+from cachegen_cli.promptcache.layouts import State, parse, what_is_wrong
 from cachegen_cli.results import Skipped
 
 TOKENS = "tokens"  # key of a prompt cache's metadata
@@ -111,8 +111,7 @@ def _check(entry: State) -> None:
 
 
 def _no_cache(path: Path, error: Exception, where: str = "") -> InputError:
-    reason = " ".join(f"{where}{type(error).__name__}: {error}".split())[:300]
     return InputError(
-        f"'{path}' is not a prompt cache that can be read ({reason})",
+        f"'{path}' is not a prompt cache that can be read: {where}{what_is_wrong(error)}",
         "name a file that mlx_lm.cache_prompt, save_prompt_cache or 'cachegen capture' wrote",
     )

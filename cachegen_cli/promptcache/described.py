@@ -8,7 +8,7 @@ from typing import Any
 
 from cachegen_cli.errors import InputError
 from cachegen_cli.promptcache.header import read_header
-from cachegen_cli.promptcache.layouts import State
+from cachegen_cli.promptcache.layouts import State, what_is_wrong
 from cachegen_cli.results import CacheEntry, Entry, PromptCacheFile
 
 TOKENS = "tokens"  # key of a prompt cache's metadata
@@ -28,7 +28,7 @@ def describe(path: Path | str, action: str = "inspect") -> PromptCacheFile:
         entries = [entry for place, state in enumerate(states) for entry in _entries(place, state)]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(
-            f"'{path}' is not a prompt cache ({type(error).__name__}: {error})", "get it again"
+            f"'{path}' is not a prompt cache: {what_is_wrong(error)}", "get it again"
         ) from error
     return PromptCacheFile(action, str(path), layout, size, metadata, len(tokens), tuple(entries))
 

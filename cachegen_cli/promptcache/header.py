@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cachegen_cli.errors import InputError
-from cachegen_cli.promptcache.layouts import State, parse
+from cachegen_cli.promptcache.layouts import State, parse, what_is_wrong
 
 _LONGEST = 1 << 28  # bytes of a header
 _SMALL = 1 << 12  # numbers of an array that is read with the header: lengths, names
@@ -28,6 +28,8 @@ class Described:
     def __init__(self, path: Path, start: int, entry: dict[str, Any]) -> None:
         self.path, self.dtype = path, str(entry["dtype"])
         self.shape = tuple(map(int, entry["shape"]))
+        if self.dtype not in _SIZES:
+            raise ValueError(f"an array of the unknown dtype {self.dtype}")
         first, end = entry["data_offsets"]
         self.offset, self.nbytes = start + int(first), int(end) - int(first)
         if self.nbytes != prod(self.shape) * _SIZES[self.dtype] or min(self.shape, default=0) < 0:
@@ -74,9 +76,8 @@ def read_header(path: Path) -> tuple[str, dict[str, str], list[State], int]:
         ) from error
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, struct.error,
             RecursionError) as error:  # fmt: skip
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise InputError(
-            f"'{path}' is not a prompt cache ({reason})",
+            f"'{path}' is not a prompt cache: {what_is_wrong(error)}",
             "name a .cgkv file, or one that mlx_lm.cache_prompt or 'cachegen capture' wrote",
         ) from error
     return layout, user, entries, size

@@ -50,6 +50,13 @@ class State:
         vars(self).update(attributes)
 
 
+def what_is_wrong(error: Exception) -> str:
+    """What an error of a reader says, or that the file's parts do not fit each other."""
+    text = " ".join(str(error).split())[:300]
+    odd = not isinstance(error, ValueError | RuntimeError) or "unpack" in text or "zip()" in text
+    return "its metadata and arrays do not fit together" if odd or not text else text
+
+
 def layout_of(names: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
     """Which layout a file has: "A", "B" or "C".
 
