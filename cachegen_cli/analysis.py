@@ -94,12 +94,7 @@ def analyze(
         profile=load_profile(profile).info if profile else None,
     )
     grid = [settings_with(schedule, base)]
-    together = capture_options.get("shard", PROMPTS) != PROMPTS
-    share = ALONE if together else ranks()
-    texts = captured(
-        source, prompt, progress, capture_options, continuation if quality else 0, grid, share
-    )
-    run, rows = _measured(texts, grid, quality, progress, together)
+    run, rows = _measured(source, prompt, grid, quality, continuation, progress, capture_options)
     return Analysis(run, rows[0])
 
 
@@ -149,51 +144,57 @@ def sweep(
             grid.append(settings_with(schedule, base))
     if not grid:
         raise UsageError("nothing to sweep", "give at least one width and one group size")
-    together = capture_options.get("shard", PROMPTS) != PROMPTS
-    share = ALONE if together else ranks()
-    texts = captured(
-        source, prompt, progress, capture_options, continuation if quality else 0, grid, share
-    )
-    run, rows = _measured(texts, grid, quality, progress, together)
+    run, rows = _measured(source, prompt, grid, quality, continuation, progress, capture_options)
     return Sweep(run, rows)
 
 
 def _measured(
-    texts: Iterator[Capture],
+    source: Source,
+    prompts: Texts,
     grid: Sequence[Settings],
     quality: bool,
+    continuation: int | None,
     progress: Progress,
-    together: bool,
+    options: dict[str, Any],
 ) -> tuple[Run, tuple[Measurement, ...]]:
     """Every setting on every text, shared out over ranks, or read by all of them together."""
+    together = options.get("shard", PROMPTS) != PROMPTS
+    share = ALONE if together else ranks()
     for settings in grid:
         check(settings)
-    here = ALONE if together else ranks()
-    if here.size > 1 and any(is_open(settings) for settings in grid):
+    if share.size > 1 and any(is_open(settings) for settings in grid):
         raise UsageError(
             "a target is found on the first text, which one process alone reads",
             "give an error instead",
         )
-    own: list[_OneText] | CachegenError
-    try:
-        own = list(_one_by_one(texts, grid, quality, progress))
-    except CachegenError as error:
-        if here.size == 1:
-            raise
-        own = error
-    except Exception as error:
-        if here.size == 1:
-            raise
-        own = CachegenError(f"rank {here.rank} failed: {one_line(error)}")
-    parts: list[Any] = gathered(own) if here.size > 1 else [own]
-    # text i was read by rank i modulo their number
-    ordered = [
-        parts[i % here.size][i // here.size] for i in range(sum(len(part) for part in parts))
-    ]
-    prompts = [one.run.prompt for one in ordered]
-    return Run.over([one.run for one in ordered]), tuple(
-        pooled_over([one.measured[place] for one in ordered], prompts) for place in range(len(grid))
+    texts = captured(
+        source, prompts, progress, options, continuation if quality else 0, grid, share
     )
+    own = _one_by_one(texts, grid, quality, progress)
+    ordered = list(own) if share.size == 1 else _from_all(own, share)
+    prompt = [one.run.prompt for one in ordered]
+    return Run.over([one.run for one in ordered]), tuple(
+        pooled_over([one.measured[place] for one in ordered], prompt) for place in range(len(grid))
+    )
+
+
+def _from_all(own: Iterator[_OneText], share: Ranks) -> list[_OneText]:
+    """This rank's texts and those of the others, in their order.
+
+    Raises:
+        CachegenError: one rank failed; on all alike.
+    """
+    found: list[_OneText] | CachegenError
+    try:
+        found = list(own)
+    except CachegenError as error:
+        found = error
+    except Exception as error:
+        found = CachegenError(f"rank {share.rank} failed: {one_line(error)}")
+    parts: list[Any] = gathered(found)
+    # text i was read by rank i modulo their number
+    n = sum(len(part) for part in parts)
+    return [parts[i % share.size][i // share.size] for i in range(n)]
 
 
 class _OneText(NamedTuple):

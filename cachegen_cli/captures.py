@@ -20,7 +20,7 @@ from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import DEFAULT_SAMPLE, LONG_SAMPLE, Prompt, read_prompt
 from cachegen_cli.ranks import gathered
 from cachegen_cli.reading import cut, encode, prefill
-from cachegen_cli.results import Entry, ModelInfo, Notice, PromptInfo, Skipped, shifted
+from cachegen_cli.results import Entry, ModelInfo, Notice, PromptInfo, Skipped, index_of, shifted
 from cachegen_cli.rope import Rotary, rotaries
 from cachegen_cli.rows import Context, without_model
 from cachegen_cli.texts import (
@@ -113,10 +113,9 @@ class Capture:
                 for kv in self.layers
                 if kv.cache == "RotatingKVCache"
             }
-        places = [int(str(s.layer).split("/")[0]) for s in self.layers]
-        places += [int(str(s.entry).split("/")[0]) for s in self.skipped]
-        found = by_entry(self.loaded.network, max(places) + 1)
-        return {kv.layer: found[int(str(kv.layer).split("/")[0])] for kv in self.layers}
+        places = [*(kv.layer for kv in self.layers), *(s.entry for s in self.skipped)]
+        found = by_entry(self.loaded.network, max(map(index_of, places)) + 1)
+        return {kv.layer: found[index_of(kv.layer)] for kv in self.layers}
 
     @cached_property
     def rotaries(self) -> dict[Entry, Rotary | str]:

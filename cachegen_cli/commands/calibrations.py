@@ -8,7 +8,7 @@ import typer
 
 from cachegen_cli.commands.running import run
 from cachegen_cli.errors import UsageError
-from cachegen_cli.options import CorpusOptions, ProfileOptions, takes_options
+from cachegen_cli.options import CorpusOptions, SafetensorsOptions, takes_options
 
 CALIBRATE_EXAMPLES = """\b
 Examples:
@@ -41,7 +41,7 @@ def calibrate(
         ),
     ] = 4,
     source: CorpusOptions,
-    output: ProfileOptions,
+    output: SafetensorsOptions,
 ) -> None:
     """Learn a model's bases and symbol tables from texts, for --profile of other commands.
 
@@ -58,7 +58,7 @@ def calibrate(
         calibrating.calibrate,
         source,
         output,
-        path=output.output,
+        path=output.target_file,
         components=components,
         channels=channels,
         weigh=weigh,

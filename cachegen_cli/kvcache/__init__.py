@@ -4,11 +4,12 @@ The only room that knows mlx-lm's cache classes and the layouts of its files.
 """
 
 from cachegen_cli.kvcache.entries import read_cache, read_entry
-from cachegen_cli.kvcache.files import TOKENS, CacheFile
+from cachegen_cli.kvcache.files import CacheFile
 from cachegen_cli.kvcache.layers import LayerKV, Stored, join, split
 from cachegen_cli.kvcache.live import fork, make_cache, untouched
 from cachegen_cli.kvcache.roles import Ranks, assign_roles, copies
 from cachegen_cli.kvcache.writing import LAYOUTS, save_cache
+from cachegen_cli.promptcache.layouts import TOKENS
 
 __all__ = [
     "LAYOUTS",

@@ -11,10 +11,9 @@ from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache.entries import read_entry
 from cachegen_cli.kvcache.layers import LayerKV
 from cachegen_cli.kvcache.roles import assign_roles
-from cachegen_cli.promptcache.layouts import State, parse, what_is_wrong
+from cachegen_cli.promptcache.layouts import TOKENS, State, parse, what_is_wrong
 from cachegen_cli.results import Skipped
 
-TOKENS = "tokens"  # key of a prompt cache's metadata
 # whatever a file that is none may make the readers stumble over
 _BROKEN = (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError)
 

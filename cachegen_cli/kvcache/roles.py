@@ -28,8 +28,8 @@ def assign_roles(
     for kv in layers:
         heads, _, key_dim = kv.keys.shape
         value_dim = kv.values.shape[2]
-        placeholder = str(kv.layer).endswith("/1") and _is_placeholder(kv.values)
-        if placeholder and (heads == 1 or not value_dim):
+        filler = str(kv.layer).endswith("/1") and _fills_a_place(kv.values)
+        if filler and (heads == 1 or not value_dim):
             if value_dim:
                 size = kv.values.nbytes
                 reason = "the values of an index of sparse attention are all zero"
@@ -42,7 +42,7 @@ def assign_roles(
     return found, skipped
 
 
-def _is_placeholder(values: mx.array) -> bool:
+def _fills_a_place(values: mx.array) -> bool:
     return not values.size or not mx.any(values).item()
 
 

@@ -10,7 +10,7 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, OutputError
 from cachegen_cli.kvcache.entries import class_name
 from cachegen_cli.output import drafted
-from cachegen_cli.promptcache.layouts import FIELDS, State, flat_b, flat_c
+from cachegen_cli.promptcache.layouts import FIELDS, State, cut, flat_b, flat_c
 
 LAYOUTS = ("B", "C")
 
@@ -70,17 +70,11 @@ def state_of(entry: Any, dtype: mx.Dtype | None = None) -> State:
     found = {field: getattr(entry, field) for field in FIELDS[name]}
     if name in ("KVCache", "ChunkedKVCache", "QuantizedKVCache") and found["keys"] is not None:
         rows = int(entry.offset) - int(getattr(entry, "start_position", 0))
-        found |= {part: _cut(found[part], rows) for part in ("keys", "values")}
+        found |= {part: cut(found[part], rows) for part in ("keys", "values")}
     for part in ("keys", "values"):
         if dtype is not None and getattr(found[part], "dtype", None) == mx.float32:
             found[part] = found[part].astype(dtype)
     return State(name, **found)
-
-
-def _cut(x: Any, rows: int) -> Any:
-    if isinstance(x, list | tuple):
-        return [part[..., :rows, :] for part in x]
-    return x[..., :rows, :]
 
 
 def _array(value: Any) -> mx.array:

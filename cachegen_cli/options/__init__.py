@@ -11,8 +11,8 @@ from cachegen_cli.options.outputs import (
     CacheOptions,
     OutputOptions,
     PlanOptions,
-    ProfileOptions,
     ReportOptions,
+    SafetensorsOptions,
 )
 from cachegen_cli.options.settings import (
     CheckOptions,
@@ -36,10 +36,10 @@ __all__ = [
     "OutputOptions",
     "Percent",
     "PlanOptions",
-    "ProfileOptions",
     "QualityOptions",
     "QuantizerOptions",
     "ReportOptions",
+    "SafetensorsOptions",
     "SchemeOptions",
     "SharedOptions",
     "Size",

@@ -133,45 +133,13 @@ class PlanOptions(ReportOptions):
 
 
 @dataclass(frozen=True)
-class ProfileOptions(ReportOptions):
-    """Where a profile is written, beside its report."""
-
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE.safetensors", help="Where to write the profile."
-        ),
-    ] = None
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the profile if it exists.")] = (
-        False
-    )
-
-    def __post_init__(self) -> None:
-        """Settle the file before any work is done."""
-        super().__post_init__()
-        if self.output is None:
-            raise UsageError("it is not said where to write", "give -o FILE.safetensors")
-        _check_artifact(self.output, ".safetensors", self.force)
-
-    def deliver(self, result: Result, warnings: Sequence[str] = ()) -> None:
-        """Print the report and warnings of a profile that is written already."""
-        super().deliver(result, warnings)
-        if not self.quiet:
-            console.note(f"Wrote {self.output}")
-
-
-@dataclass(frozen=True)
-class CacheOptions(ReportOptions):
-    """Where a prompt cache is written, and how, beside its report."""
+class SafetensorsOptions(ReportOptions):
+    """Where a .safetensors file is written, beside its report."""
 
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE.safetensors", help="The file to write."),
     ] = None
-    layout: Annotated[
-        Literal["B", "C"],
-        typer.Option("--layout", help="B: for mlx-lm 0.19.1 to 0.31.3; C: from 0.32.0 on."),
-    ] = "C"
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False
 
     def __post_init__(self) -> None:
@@ -191,6 +159,16 @@ class CacheOptions(ReportOptions):
         super().deliver(result, warnings)
         if not self.quiet:
             console.note(f"Wrote {self.output}")
+
+
+@dataclass(frozen=True)
+class CacheOptions(SafetensorsOptions):
+    """Where a prompt cache is written, and in which layout."""
+
+    layout: Annotated[
+        Literal["B", "C"],
+        typer.Option("--layout", help="B: for mlx-lm 0.19.1 to 0.31.3; C: from 0.32.0 on."),
+    ] = "C"
 
 
 @dataclass(frozen=True)

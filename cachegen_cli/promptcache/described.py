@@ -8,10 +8,9 @@ from typing import Any
 
 from cachegen_cli.errors import InputError
 from cachegen_cli.promptcache.header import read_header
-from cachegen_cli.promptcache.layouts import State, what_is_wrong
+from cachegen_cli.promptcache.layouts import TOKENS, State, what_is_wrong
 from cachegen_cli.results import CacheEntry, Entry, PromptCacheFile
 
-TOKENS = "tokens"  # key of a prompt cache's metadata
 _ROWS = 2  # axis of the tokens
 
 
@@ -50,11 +49,12 @@ def _entries(place: Entry, state: State) -> list[CacheEntry]:
     packed = isinstance(keys, list | tuple)
     first = keys[0] if packed else keys
     seen = _int(own.get("offset", first.shape[_ROWS]))
-    rows = min(seen - _int(own.get("start_position", 0)), first.shape[_ROWS])
+    held = seen - _int(own.get("start_position", 0))
+    rows = min(held, first.shape[_ROWS])
     other = values[0] if packed else values
     if rows < 0 or first.shape[:3] != other.shape[:3]:
         raise ValueError(f"{rows} tokens in rows {first.shape} and {other.shape}")
-    if seen - _int(own.get("start_position", 0)) > rows and "max_size" not in own:
+    if held > rows and "max_size" not in own:
         raise ValueError(f"{seen} tokens in {rows} rows")
     if "max_size" in own:
         rows = min(rows, _int(own["max_size"]))

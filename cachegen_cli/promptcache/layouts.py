@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+TOKENS = "tokens"  # key of a prompt cache's metadata
 # the attributes of each class in the order of its state in layout C
 FIELDS: dict[str, tuple[str, ...]] = {
     "KVCache": ("keys", "values", "offset"),
@@ -254,14 +255,15 @@ def _b_state(state: State) -> tuple[Any, Any]:
     if state.cls != "RotatingKVCache":
         rows = (keys[0] if isinstance(keys, list | tuple) else keys).shape[_ROWS]
         n = int(own.get("offset", rows)) - int(own.get("start_position", 0))
-        keys, values = _cut(keys, n), _cut(values, n)
+        keys, values = cut(keys, n), cut(values, n)
     elif int(own["offset"]) < keys.shape[_ROWS]:
-        keys, values = _cut(keys, int(own["offset"])), _cut(values, int(own["offset"]))
+        keys, values = cut(keys, int(own["offset"])), cut(values, int(own["offset"]))
     info = [str(own[name]) for name in META.get(state.cls, ())]
     return [keys, values], info or ""
 
 
-def _cut(x: Any, n: int) -> Any:
+def cut(x: Any, n: int) -> Any:
+    """The first n rows of an array, or of each part of packed codes."""
     return [part[..., :n, :] for part in x] if isinstance(x, list | tuple) else x[..., :n, :]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cachegen_cli.report.units import bits, error, percent, rough
@@ -28,11 +28,7 @@ def entry_notes(measured: Measurement) -> list[str]:
     """A sentence for each kind of entry that needs one."""
     rows = measured.layers
     notes = []
-    by_text: dict[str, list[LayerResult]] = {}
-    for row in rows:
-        if row.stored:
-            by_text.setdefault(row.stored, []).append(row)
-    for text, some in by_text.items():
+    for text, some in _by_text((row.stored, row) for row in rows).items():
         notes.append(
             f"{_named(some)}: quantized already ({text}). Its own codes are measured as they are, "
             "whatever was asked for; what they were before is not in the cache."
@@ -81,16 +77,22 @@ def _spread(deviation: float, show: Callable[[Any], str]) -> str:
 
 def kv_bits_notes(measured: Measurement) -> list[str]:
     """Why mlx-lm would not quantize entries itself."""
-    by_text: dict[str, list[LayerResult]] = {}
-    for row in measured.layers:
-        if ":" in row.kv_bits:
-            by_text.setdefault(row.kv_bits, []).append(row)
+    by_text = _by_text((row.kv_bits, row) for row in measured.layers if ":" in row.kv_bits)
     return [
         f"{_named(rows)}: mlx_lm --kv-bits {text.replace(': ', ' (', 1)})."
         if text.startswith("crashes")
         else f"{_named(rows)}: mlx_lm --kv-bits does {text.replace(': ', ' (', 1)})."
         for text, rows in by_text.items()
     ]
+
+
+def _by_text(pairs: Iterable[tuple[str, LayerResult]]) -> dict[str, list[LayerResult]]:
+    """The rows of each text; those without one are left out."""
+    found: dict[str, list[LayerResult]] = {}
+    for text, row in pairs:
+        if text:
+            found.setdefault(text, []).append(row)
+    return found
 
 
 def _named(rows: Sequence[LayerResult]) -> str:

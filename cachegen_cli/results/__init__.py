@@ -33,7 +33,7 @@ from cachegen_cli.results.quality import Quality
 from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo, Run, Skipped
 from cachegen_cli.results.settings import PlannedWidths, Settings
 from cachegen_cli.results.sizes import Bytes, LayerResult, TensorResult, joined_heads, total
-from cachegen_cli.results.spans import Entry, shifted, spans
+from cachegen_cli.results.spans import Entry, index_of, shifted, spans
 
 __all__ = [
     "KINDS",
@@ -78,6 +78,7 @@ __all__ = [
     "Verification",
     "curve_of",
     "from_json",
+    "index_of",
     "joined_heads",
     "over_texts",
     "shifted",

@@ -10,12 +10,17 @@ Entry = int | str
 _MOST_RUNS = 2
 
 
+def index_of(place: Entry) -> int:
+    """The index in the cache of an entry, or of the one that it is part of."""
+    return int(str(place).split("/")[0].split("#")[0])
+
+
 def shifted(place: Entry, by: int) -> Entry:
     """A place in a cache whose first entry is not the model's."""
     if isinstance(place, int):
         return place + by
-    index = place.split("/")[0].split("#")[0]
-    return f"{int(index) + by}{place[len(index) :]}"
+    index = index_of(place)
+    return f"{index + by}{place[len(str(index)) :]}"
 
 
 def spans(places: Sequence[Entry]) -> str:
