@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from cachegen_cli.results import Measurement
+from cachegen_cli.results.measurements import Measurement
 
 
 class Option(NamedTuple):

@@ -18,14 +18,11 @@ from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Reference
 from cachegen_cli.ranks import ALONE, Ranks, gathered, ranks
-from cachegen_cli.results import (
-    Analysis,
-    Measurement,
-    Plan,
-    Run,
-    Settings,
-    Sweep,
-)
+from cachegen_cli.results.analyses import Analysis, Sweep
+from cachegen_cli.results.measurements import Measurement
+from cachegen_cli.results.planning import Plan
+from cachegen_cli.results.run import Run
+from cachegen_cli.results.settings import Settings
 from cachegen_cli.schedules import SCHEDULES, check, settings_with
 from cachegen_cli.schemes import SCHEMES, parse
 from cachegen_cli.stepping import is_open

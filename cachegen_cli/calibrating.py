@@ -20,7 +20,8 @@ from cachegen_cli.moments import Learnt
 from cachegen_cli.profilefiles import save_profile
 from cachegen_cli.profiles import TENSORS, Profile, Unit
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.results import CalibratedUnit, Calibration, Run
+from cachegen_cli.results.profile import CalibratedUnit, Calibration
+from cachegen_cli.results.run import Run
 from cachegen_cli.rope import Rotary
 from cachegen_cli.texts import Texts, texts_of
 from cachegen_cli.weighing import Weights, sensitivities, step_weights

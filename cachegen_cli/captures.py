@@ -20,7 +20,8 @@ from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import DEFAULT_SAMPLE, LONG_SAMPLE, Prompt, read_prompt
 from cachegen_cli.ranks import gathered
 from cachegen_cli.reading import cut, encode, prefill
-from cachegen_cli.results import Entry, ModelInfo, Notice, PromptInfo, Skipped, index_of, shifted
+from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo, Skipped
+from cachegen_cli.results.spans import Entry, index_of, shifted
 from cachegen_cli.rope import Rotary, rotaries
 from cachegen_cli.rows import Context, without_model
 from cachegen_cli.texts import (

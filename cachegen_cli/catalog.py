@@ -17,7 +17,7 @@ from cachegen_cli.device import mx
 from cachegen_cli.infos import one_or_all, tool_versions
 from cachegen_cli.model import BUNDLED_ID, bundled_file, context_of
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.results import ModelList, ModelRow
+from cachegen_cli.results.models import ModelList, ModelRow
 
 BYTES_PER_NUMBER = 2  # 16 bits
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from cachegen_cli.results import Measurement
+from cachegen_cli.results.measurements import Measurement
 
 
 class Verdict(NamedTuple):

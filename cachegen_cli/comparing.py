@@ -14,7 +14,11 @@ from cachegen_cli.errors import UsageError
 from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.results import Candidate, Comparison, Measurement, Notice, Settings, Target
+from cachegen_cli.results.comparison import Comparison
+from cachegen_cli.results.measurements import Measurement
+from cachegen_cli.results.planning import Candidate, Target
+from cachegen_cli.results.run import Notice
+from cachegen_cli.results.settings import Settings
 from cachegen_cli.schedules import check, settings_with
 from cachegen_cli.schemes import SCHEMES, parse
 from cachegen_cli.schemes.affine import DEFAULT_GROUP, GROUP_SIZES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -52,11 +53,9 @@ def _discard_stdout() -> None:
 
 def stdout_style() -> tuple[int, bool]:
     """(width to wrap at, whether colors are welcome) of stdout."""
-    from rich.console import Console
-
     terminal = sys.stdout.isatty()
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
-    return (Console(file=sys.stdout).width if terminal else 80), terminal and not plain
+    return (shutil.get_terminal_size().columns if terminal else 80), terminal and not plain
 
 
 def note(text: str) -> None:

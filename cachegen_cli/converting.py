@@ -10,7 +10,7 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.kvcache import LAYOUTS, TOKENS, CacheFile, save_cache
 from cachegen_cli.promptcache.described import describe
-from cachegen_cli.results import PromptCacheFile
+from cachegen_cli.results.cachefile import PromptCacheFile
 
 
 def write_capture(capture: Capture, path: Path | str, layout: str = "C") -> PromptCacheFile:

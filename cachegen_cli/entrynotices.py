@@ -8,7 +8,8 @@ from typing import Any
 from cachegen_cli.device import mx
 from cachegen_cli.kvcache import LayerKV, copies
 from cachegen_cli.model import Model
-from cachegen_cli.results import Entry, Notice
+from cachegen_cli.results.run import Notice
+from cachegen_cli.results.spans import Entry
 
 
 def shared_notices(model: Model, cache: Sequence[Any], layers: Sequence[LayerKV]) -> list[Notice]:

@@ -17,7 +17,7 @@ from cachegen_cli.model import Model, dtype_name
 from cachegen_cli.prompt import Prompt
 from cachegen_cli.promptcache.copies import copies_in
 from cachegen_cli.reading import encode
-from cachegen_cli.results import ModelInfo, Notice, PromptInfo
+from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo
 
 
 class FiledLayers(Sequence[LayerKV]):

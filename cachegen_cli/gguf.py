@@ -22,7 +22,7 @@ from typing import Any
 
 from cachegen_cli.errors import ModelError
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.results import Notice
+from cachegen_cli.results.run import Notice
 
 _LAYOUT = 1  # raise when what is done after conversion changes
 _STALE_SECONDS = 24 * 3600

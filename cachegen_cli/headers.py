@@ -17,15 +17,12 @@ from cachegen_cli.coding.container import (
 from cachegen_cli.coding.repeats import anonymous
 from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache import LayerKV
-from cachegen_cli.results import (
-    LayerResult,
-    Measurement,
-    Notice,
-    PackedFile,
-    Settings,
-    TensorResult,
-)
+from cachegen_cli.results.files import PackedFile
+from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.picking import pick
+from cachegen_cli.results.run import Notice
+from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.sizes import LayerResult, TensorResult
 from cachegen_cli.schemes import SCHEMES, to_header
 from cachegen_cli.tensors import Tensor
 

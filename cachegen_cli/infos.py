@@ -11,7 +11,7 @@ from cachegen_cli.device import mx
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.model import Model, dtype_name
 from cachegen_cli.ranks import gathered
-from cachegen_cli.results import ModelInfo
+from cachegen_cli.results.run import ModelInfo
 
 
 def tool_versions() -> dict[str, str]:

@@ -22,8 +22,9 @@ from cachegen_cli.locality import (
     variance_ratios,
 )
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.results import Finding, Insights, Run
 from cachegen_cli.results import insights as names
+from cachegen_cli.results.insights import Finding, Insights
+from cachegen_cli.results.run import Run
 from cachegen_cli.rows import no_rows
 from cachegen_cli.schemes import Place
 from cachegen_cli.schemes.cachegen import CacheGen

@@ -14,7 +14,11 @@ from cachegen_cli.kvcache import LayerKV, split
 from cachegen_cli.model import dtype_name
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Positions, Reference
-from cachegen_cli.results import LayerResult, Measurement, PromptInfo, Settings, over_texts, shifted
+from cachegen_cli.results.measurements import Measurement, over_texts
+from cachegen_cli.results.run import PromptInfo
+from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.sizes import LayerResult
+from cachegen_cli.results.spans import shifted
 from cachegen_cli.rows import Context, rows_of
 from cachegen_cli.schedules import widths
 from cachegen_cli.schemes import SCHEMES, Place, Scheme, scheme_at

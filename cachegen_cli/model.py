@@ -18,7 +18,7 @@ from cachegen_cli.device import mx, on_cpu
 from cachegen_cli.errors import ModelError, UsageError
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.ranks import gathered, ranks
-from cachegen_cli.results import Notice
+from cachegen_cli.results.run import Notice
 
 DEFAULT_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 BUNDLED_ID = "SmolLM2-135M-Instruct"

@@ -13,7 +13,8 @@ from cachegen_cli.entropy import channel_histograms
 from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.profiles import LEVELS, TENSORS, Unit
-from cachegen_cli.results import CalibratedUnit, Entry
+from cachegen_cli.results.profile import CalibratedUnit
+from cachegen_cli.results.spans import Entry
 from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import no_rows, rows_of
 from cachegen_cli.schemes.cachegen import CacheGen

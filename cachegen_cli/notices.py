@@ -7,7 +7,10 @@ from math import log
 
 from cachegen_cli.captures import Capture
 from cachegen_cli.kvcache import LayerKV
-from cachegen_cli.results import Entry, Measurement, Notice, Settings
+from cachegen_cli.results.measurements import Measurement
+from cachegen_cli.results.run import Notice
+from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.spans import Entry
 from cachegen_cli.schemes import SCHEMES
 
 TOKENS_PER_SYMBOL = 16  # fewer, and free tables flatter by more than 0.05 bits an element

@@ -20,7 +20,10 @@ from cachegen_cli.measuring import quantized, stepped
 from cachegen_cli.notices import notices_of
 from cachegen_cli.output import drafted, sync
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.results import Entry, PackedFile, Settings, TensorResult
+from cachegen_cli.results.files import PackedFile
+from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.sizes import TensorResult
+from cachegen_cli.results.spans import Entry
 from cachegen_cli.rows import Context
 from cachegen_cli.schedules import check
 from cachegen_cli.stepping import is_open

@@ -18,17 +18,10 @@ from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.measuring import Measured
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quantize import MAX_BITS, check_bits
-from cachegen_cli.results import (
-    Candidate,
-    Measurement,
-    Notice,
-    Plan,
-    PlannedWidths,
-    Settings,
-    Target,
-    TensorSensitivity,
-)
-from cachegen_cli.results.planning import SAME_BYTES
+from cachegen_cli.results.measurements import Measurement
+from cachegen_cli.results.planning import SAME_BYTES, Candidate, Plan, Target, TensorSensitivity
+from cachegen_cli.results.run import Notice
+from cachegen_cli.results.settings import PlannedWidths, Settings
 from cachegen_cli.schedules import check, settings_with, widths
 from cachegen_cli.targets import one_target
 from cachegen_cli.texts import Texts

@@ -14,7 +14,7 @@ from cachegen_cli.documents import Documents
 from cachegen_cli.errors import InputError, OutputError
 from cachegen_cli.output import drafted
 from cachegen_cli.profiles import BASES, Profile, Unit, damaged
-from cachegen_cli.results import ProfileInfo
+from cachegen_cli.results.profile import ProfileInfo
 
 SUFFIX = ".safetensors"
 FORMAT = "cachegen-profile"

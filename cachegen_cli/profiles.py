@@ -17,7 +17,8 @@ from cachegen_cli.device import mx
 from cachegen_cli.documents import Documents
 from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache import LayerKV
-from cachegen_cli.results import Entry, ProfileInfo
+from cachegen_cli.results.profile import ProfileInfo
+from cachegen_cli.results.spans import Entry
 from cachegen_cli.rope import Rotary
 
 TENSORS = ("keys", "values")

@@ -25,7 +25,7 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import ModelError, UsageError
 from cachegen_cli.kvcache import LayerKV, fork
 from cachegen_cli.reading import read_on
-from cachegen_cli.results import Quality
+from cachegen_cli.results.quality import Quality
 
 Floats = npt.NDArray[np.float64]
 Logits = npt.NDArray[np.float32]

@@ -19,7 +19,7 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.kvcache import LayerKV, read_cache
 from cachegen_cli.model import one_line
-from cachegen_cli.results import Entry
+from cachegen_cli.results.spans import Entry
 
 _TOKEN, _PREFILL = 11, 24  # what a model is run on: one token again and again, and once more
 _NAMES = ("rope", "rotary_emb")  # of what rotates in an attention module of mlx-lm

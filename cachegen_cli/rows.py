@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cachegen_cli.coding.repeats import Repeats, anonymous, repeats
 from cachegen_cli.kvcache import LayerKV
-from cachegen_cli.results import Entry
+from cachegen_cli.results.spans import Entry
 from cachegen_cli.rope import Rotary, positions_of
 
 Looked = Callable[[Entry], Rotary | str]

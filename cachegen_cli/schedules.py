@@ -8,7 +8,8 @@ from pathlib import Path
 
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.quantize import check_bits, check_group_size, layer_group_bits
-from cachegen_cli.results import Plan, PlannedWidths, Settings
+from cachegen_cli.results.planning import Plan
+from cachegen_cli.results.settings import PlannedWidths, Settings
 from cachegen_cli.schemes import SCHEMES, Place, scheme_at
 from cachegen_cli.units import profile_of
 

@@ -8,7 +8,8 @@ from cachegen_cli.analysis import Source, captured
 from cachegen_cli.measuring import stepped
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Positions
-from cachegen_cli.results import Sensitivity, Settings
+from cachegen_cli.results.planning import Sensitivity
+from cachegen_cli.results.settings import Settings
 from cachegen_cli.schedules import check
 from cachegen_cli.texts import Texts
 from cachegen_cli.trials import Trials

@@ -8,7 +8,8 @@ from dataclasses import replace
 from cachegen_cli.captures import Capture
 from cachegen_cli.headers import PredictedHeader
 from cachegen_cli.ranks import gathered
-from cachegen_cli.results import LayerResult, Measurement, joined_heads
+from cachegen_cli.results.measurements import Measurement
+from cachegen_cli.results.sizes import LayerResult, joined_heads
 
 TENSOR, PIPELINE = "tensor", "pipeline"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import log, sqrt
 
 from cachegen_cli.errors import InputError
-from cachegen_cli.results import Settings
+from cachegen_cli.results.settings import Settings
 from cachegen_cli.schemes import SCHEMES
 
 TARGETS = ("bits", "kl")

@@ -16,7 +16,8 @@ from cachegen_cli.coding.streams import HEADER_BYTES, choose, encode, encode_wid
 from cachegen_cli.device import mx
 from cachegen_cli.entropy import Estimates, channel_histograms, estimates, wide_estimates
 from cachegen_cli.errors import InputError
-from cachegen_cli.results import Bytes, Settings, TensorResult
+from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.sizes import Bytes, TensorResult
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes import Coded, Scheme, code_shape, expected_of
 from cachegen_cli.schemes.base import LARGEST_CODE

@@ -19,7 +19,10 @@ from cachegen_cli.measuring import (
 )
 from cachegen_cli.progress import Progress
 from cachegen_cli.quality import Positions, Reference
-from cachegen_cli.results import Measurement, Run, Settings, TensorSensitivity
+from cachegen_cli.results.measurements import Measurement
+from cachegen_cli.results.planning import TensorSensitivity
+from cachegen_cli.results.run import Run
+from cachegen_cli.results.settings import Settings
 from cachegen_cli.units import units
 
 

@@ -8,7 +8,7 @@ from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache import LayerKV, join
 from cachegen_cli.profilefiles import loaded_again
 from cachegen_cli.profiles import Profile, Unit
-from cachegen_cli.results import Settings
+from cachegen_cli.results.settings import Settings
 from cachegen_cli.schemes import SCHEMES
 
 

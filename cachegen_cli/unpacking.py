@@ -20,7 +20,8 @@ from cachegen_cli.kvcache import split as split_entries
 from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.results import PackedFile, spans
+from cachegen_cli.results.files import PackedFile
+from cachegen_cli.results.spans import spans
 from cachegen_cli.rows import Rows, rows_at
 from cachegen_cli.schemes import Scheme, code_shape, expected_of, from_header
 

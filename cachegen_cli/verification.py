@@ -16,7 +16,8 @@ from cachegen_cli.measuring import quantized, stepped
 from cachegen_cli.model import Model
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import Prompt
-from cachegen_cli.results import LayerCheck, Settings, Verification
+from cachegen_cli.results.files import LayerCheck, Verification
+from cachegen_cli.results.settings import Settings
 from cachegen_cli.schedules import check
 from cachegen_cli.tensors import Tensor
 from cachegen_cli.units import units

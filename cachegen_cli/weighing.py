@@ -8,7 +8,8 @@ import numpy as np
 
 from cachegen_cli.captures import Capture
 from cachegen_cli.progress import Progress
-from cachegen_cli.results import Entry, Settings
+from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.spans import Entry
 from cachegen_cli.trials import Trials
 
 ERROR = 0.1  # relative, at which tensors are compressed one at a time

@@ -20,7 +20,7 @@ from cachegen_cli import (
     sweep,
 )
 from cachegen_cli.kvcache import LayerKV
-from cachegen_cli.results import Settings
+from cachegen_cli.results.settings import Settings
 
 
 def expected(x: mx.array, bits: int, group_size: int) -> dict[str, int]:

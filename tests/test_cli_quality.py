@@ -8,7 +8,7 @@ import pytest
 from processes import TEXT
 
 from cachegen_cli.checks import verdicts
-from cachegen_cli.options import Percent, Size
+from cachegen_cli.options.types import Percent, Size
 
 
 @pytest.mark.parametrize("format", ["table", "json", "csv", "markdown"])

@@ -7,8 +7,8 @@ import pytest
 from tiny import LLAMA, make_model
 
 from cachegen_cli import UsageError, analyze, capture, compare, from_json, render, to_json
-from cachegen_cli.options import Names
-from cachegen_cli.results import Target
+from cachegen_cli.options.types import Names
+from cachegen_cli.results.planning import Target
 
 TEXT = "The river rose in the night and took the lower bridge with it. Nobody saw it go. " * 2
 

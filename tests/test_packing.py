@@ -32,7 +32,7 @@ from cachegen_cli.coding.container import PREAMBLE_BYTES, Reader, header_bytes
 from cachegen_cli.kvcache import CacheFile, make_cache, read_cache
 from cachegen_cli.measuring import quantized, restored_layers
 from cachegen_cli.model import bundled_file
-from cachegen_cli.results import Settings
+from cachegen_cli.results.settings import Settings
 from cachegen_cli.schemes import SCHEMES, parse
 from cachegen_cli.schemes.group import Group
 from cachegen_cli.unpacking import read_layers

@@ -25,8 +25,8 @@ from cachegen_cli import (
 )
 from cachegen_cli.allocation import Option, allocations, filled, hull
 from cachegen_cli.model import bundled_file
-from cachegen_cli.results import Settings
 from cachegen_cli.results.planning import rank_correlation
+from cachegen_cli.results.settings import Settings
 from cachegen_cli.schedules import settings_with
 
 TEXT = "The river rose in the night and took the lower bridge with it. Nobody saw it go. " * 2

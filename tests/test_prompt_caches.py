@@ -410,9 +410,62 @@ def test_batches_and_concatenated_entries_in_files(tmp_path, cachegen):
     same(capture_file(path).layers, read_cache(cache, mx.float16)[0])
     table = cachegen("inspect", path)
     assert table.code == 0 and max(map(len, table.out.splitlines())) <= 80
-    write_c(tmp_path / "d.safetensors", cache[1:], {})
-    convert(tmp_path / "d.safetensors", tmp_path / "e.safetensors", "B")
-    same(capture_file(tmp_path / "e.safetensors").layers, read_cache(cache[1:], mx.float16)[0])
+    convert(path, tmp_path / "e.safetensors", "B")
+    same(capture_file(tmp_path / "e.safetensors").layers, read_cache(cache, mx.float16)[0])
+    convert(tmp_path / "e.safetensors", tmp_path / "f.safetensors", "C")
+    again = load_prompt_cache(str(tmp_path / "f.safetensors"))
+    for one, other in zip(load_prompt_cache(str(path)), again, strict=True):
+        assert type(one) is type(other)
+    same(read_cache(again, mx.float16)[0], read_cache(cache, mx.float16)[0])
+
+
+@pytest.mark.parametrize("layout", ["B", "C"])
+def test_padding_of_a_batch_is_not_valid(tmp_path, layout):
+    from mlx_lm.models.cache import BatchKVCache
+
+    batch = BatchKVCache([0, 5])
+    x = mx.random.normal((2, 2, 20, 32), key=mx.random.key(1)).astype(mx.float16)
+    batch.update_and_fetch(x, x)
+    path = tmp_path / "one.safetensors"
+    write_c(path, [batch], {})
+    convert(path, tmp_path / "two.safetensors", layout)
+    entry = describe(tmp_path / "two.safetensors").entries[0]
+    assert entry.valid_bytes == 2 * 2 * (20 + 15) * 2 * 32
+    assert entry.tokens == 20 and entry.cache == "BatchKVCache"
+    found = capture_file(tmp_path / "two.safetensors")
+    assert [(kv.layer, kv.keys.shape[1]) for kv in found.layers] == [("0#0", 20), ("0#1", 15)]
+    same(found.layers, read_cache([batch], mx.float16)[0])
+
+
+def test_layout_b_with_steps_until_0_28_0(tmp_path):
+    cache, path = every_class()[:5], tmp_path / "b.safetensors"
+    write_b(path, cache, {"model": "m"})
+    arrays, strings = mx.load(str(path), return_metadata=True)
+    for i in (1, 2):  # keep, max_size, step, offset, _idx
+        strings |= {f"0.{i}.{j + 1}": strings[f"0.{i}.{j}"] for j in (3, 2)}
+        strings[f"0.{i}.2"] = "256"
+    strings |= {f"0.4.{j + 1}": strings[f"0.4.{j}"] for j in (2, 1, 0)} | {"0.4.0": "256"}
+    mx.save_safetensors(str(path), arrays, strings)
+    same(capture_file(path).layers, read_cache(cache, mx.float16)[0])
+    assert [entry.tokens for entry in describe(path).entries] == [40, 16, 16, 40, 40]
+
+
+def test_lists_without_names_until_0_31_0(tmp_path, cachegen):
+    one, two = filled(KVCache(), 12, 1), filled(KVCache(), 12, 3)
+    path = tmp_path / "b.safetensors"
+    write_b(path, [one, CacheList(state(), two)], {})
+    arrays, strings = mx.load(str(path), return_metadata=True)
+    arrays = {name: x for name, x in arrays.items() if name.startswith("0.")}
+    flat = (*state().cache, valid(two.keys, 12), valid(two.values, 12))
+    arrays |= {f"1.{i}": x for i, x in enumerate(flat)}
+    strings = {k: v for k, v in strings.items() if not k.startswith("0.1")} | {"0.1": ""}
+    mx.save_safetensors(str(path), arrays, strings)
+    found = capture_file(path)
+    assert [kv.layer for kv in found.layers] == [0]
+    assert [(s.entry, s.bytes) for s in found.skipped] == [(1, sum(x.nbytes for x in flat))]
+    shown = cachegen("analyze", "--prompt-cache-file", path)
+    assert shown.code == 0 and "did not save what its parts are" in " ".join(shown.out.split())
+    assert [entry.tokens for entry in describe(path).entries] == [12, None]
 
 
 def test_layout_a_without_metadata(tmp_path, cachegen):

@@ -29,7 +29,8 @@ from cachegen_cli.measuring import measure
 from cachegen_cli.model import bundled_file
 from cachegen_cli.quality import Positions, Reference
 from cachegen_cli.reading import read_on
-from cachegen_cli.results import QualityAnalysis, Settings
+from cachegen_cli.results.analyses import QualityAnalysis
+from cachegen_cli.results.settings import Settings
 
 TEXT = "The river rose in the night and took the lower bridge with it. Nobody saw it go. " * 2
 

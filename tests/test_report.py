@@ -11,7 +11,8 @@ import pytest
 from cachegen_cli import InputError, analyze, from_json, render, to_json
 from cachegen_cli.catalog import list_models
 from cachegen_cli.report.units import percent, si_bytes, whole
-from cachegen_cli.results import ModelList, ModelRow, Skipped
+from cachegen_cli.results.models import ModelList, ModelRow
+from cachegen_cli.results.run import Skipped
 
 
 @pytest.fixture

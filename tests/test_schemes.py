@@ -16,7 +16,7 @@ from tiny import LLAMA, make_model
 from cachegen_cli import InputError, UsageError, analyze, capture, pack, plan, sweep, verify
 from cachegen_cli.coding.container import Reader
 from cachegen_cli.quality import Reference
-from cachegen_cli.results import Settings
+from cachegen_cli.results.settings import Settings
 from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import no_rows, rows_at
 from cachegen_cli.schemes import SCHEMES, Place, from_header, parse, scheme_at, to_header

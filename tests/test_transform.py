@@ -33,7 +33,8 @@ from cachegen_cli import (
 )
 from cachegen_cli.coding.container import Reader
 from cachegen_cli.kvcache import join, split
-from cachegen_cli.results import Settings, spans
+from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.spans import spans
 from cachegen_cli.rows import no_rows
 from cachegen_cli.schemes import Place, from_header, parse, scheme_at, to_header
 from cachegen_cli.tensors import Tensor

@@ -1,4 +1,4 @@
-"""Commands that measure sizes: analyze, sweep, verify; and models."""
+"""Commands that measure sizes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from typing import Annotated
 
 import typer
 
-from cachegen_cli import console
 from cachegen_cli.commands.running import run
 from cachegen_cli.errors import CHECK_FAILED
-from cachegen_cli.options import (
+from cachegen_cli.options.flatten import takes_options
+from cachegen_cli.options.inputs import InputOptions, SharedOptions
+from cachegen_cli.options.outputs import OutputOptions
+from cachegen_cli.options.settings import (
     CheckOptions,
-    InputOptions,
-    Integers,
-    OutputOptions,
     QualityOptions,
     QuantizerOptions,
-    SharedOptions,
     WidthOptions,
-    list_option,
-    takes_options,
 )
+from cachegen_cli.options.types import Integers, list_option
 
 ANALYZE_EXAMPLES = """\b
 Examples:
@@ -30,6 +27,7 @@ Examples:
   cachegen analyze --quality --fail-if-kl-above 0.02
   cachegen analyze --json | jq .totals"""
 
+
 SWEEP_EXAMPLES = """\b
 Examples:
   cachegen sweep --bits 2,3,4,8
@@ -37,15 +35,11 @@ Examples:
   cachegen sweep --quality --bits 2,3,4,5,6,8 --wide
   cachegen sweep --prompt - --json < notes.txt | jq '.rows[].totals'"""
 
+
 VERIFY_EXAMPLES = """\b
 Examples:
   cachegen verify
   cachegen verify --bits 3 --prompt @notes.txt && echo sound"""
-
-MODELS_EXAMPLES = """\b
-Examples:
-  cachegen models
-  cachegen models --json | jq -r '.models[].id'"""
 
 
 @takes_options
@@ -83,16 +77,6 @@ def sweep(
     asked = vars(quantizer) | quality.asked(checks)
     result = run(analysis.sweep, source, output, bits=bits, group_sizes=group_size, **asked)
     checks.hold(result.rows)
-
-
-@takes_options
-def models(output: OutputOptions) -> None:
-    """List the models on this machine and their KV cache sizes."""
-    from cachegen_cli.catalog import list_models
-
-    with console.progress(output.quiet) as progress:
-        result = list_models(progress)
-    output.deliver(result)
 
 
 @takes_options

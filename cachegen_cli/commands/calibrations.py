@@ -8,7 +8,9 @@ import typer
 
 from cachegen_cli.commands.running import run
 from cachegen_cli.errors import UsageError
-from cachegen_cli.options import CorpusOptions, SafetensorsOptions, takes_options
+from cachegen_cli.options.flatten import takes_options
+from cachegen_cli.options.inputs import CorpusOptions
+from cachegen_cli.options.outputs import SafetensorsOptions
 
 CALIBRATE_EXAMPLES = """\b
 Examples:

@@ -8,22 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from cachegen_cli.commands.running import run
-from cachegen_cli.options import (
+from cachegen_cli.options.flatten import takes_options
+from cachegen_cli.options.inputs import SharedOptions, TextOptions
+from cachegen_cli.options.outputs import OutputOptions, PlanOptions
+from cachegen_cli.options.settings import (
     CheckOptions,
     ContinuationOptions,
-    Integers,
-    Names,
-    OutputOptions,
-    PlanOptions,
     QuantizerOptions,
     SchemeOptions,
-    SharedOptions,
-    Size,
-    TextOptions,
     WidthOptions,
-    list_option,
-    takes_options,
 )
+from cachegen_cli.options.types import Integers, Names, Size, list_option
 
 QUALITY_EXAMPLES = """\b
 Examples:
@@ -73,7 +68,7 @@ def quality(
     Their own keys and values are not compressed: KV is loaded, and generation goes on.
     """
     from cachegen_cli import analysis
-    from cachegen_cli.results import QualityAnalysis
+    from cachegen_cli.results.analyses import QualityAnalysis
 
     def measured(**arguments: Any) -> QualityAnalysis:
         found = analysis.analyze(**arguments, quality=True)
@@ -200,7 +195,7 @@ def plan(
     not only predicted. -o writes it for --schedule FILE of other commands.
     """
     from cachegen_cli import planning
-    from cachegen_cli.results import Settings
+    from cachegen_cli.results.settings import Settings
 
     run(
         planning.plan,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from cachegen_cli import console
-from cachegen_cli.options import InputOptions, ReportOptions
+from cachegen_cli.options.inputs import InputOptions
+from cachegen_cli.options.outputs import ReportOptions
 
 
 def run(

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from cachegen_cli.device import mx
 from cachegen_cli.kvcache.layers import LayerKV, Stored
 from cachegen_cli.kvcache.roles import Ranks, assign_roles
-from cachegen_cli.results import Entry, Skipped
+from cachegen_cli.results.run import Skipped
+from cachegen_cli.results.spans import Entry
 
 STATES = ("ArraysCache", "MambaCache")
 _ROWS = 2  # axis of the tokens
@@ -66,7 +67,12 @@ def read_entry(index: Entry, entry: Any, dtype: mx.Dtype | None = None) -> list[
     if name in STATES:
         return [Skipped(index, name, bytes_of(entry), "it holds a recurrent state of fixed size")]
     if name not in _READERS:
-        return [Skipped(index, name, bytes_of(entry), "this cache class is not analysed")]
+        why = (
+            "mlx-lm before 0.31.0 did not save what its parts are"
+            if name == "CacheList"
+            else "this cache class is not analysed"
+        )
+        return [Skipped(index, name, bytes_of(entry), why)]
     if entry.keys is None:
         return [Skipped(index, name, 0, "the entry is empty")]
     rows = _READERS[name](entry)

@@ -12,7 +12,7 @@ from cachegen_cli.kvcache.entries import read_entry
 from cachegen_cli.kvcache.layers import LayerKV
 from cachegen_cli.kvcache.roles import assign_roles
 from cachegen_cli.promptcache.layouts import TOKENS, State, parse, what_is_wrong
-from cachegen_cli.results import Skipped
+from cachegen_cli.results.run import Skipped
 
 # whatever a file that is none may make the readers stumble over
 _BROKEN = (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError)

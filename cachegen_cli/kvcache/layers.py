@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cachegen_cli.device import mx
-from cachegen_cli.results import Entry, spans
+from cachegen_cli.results.spans import Entry, spans
 
 Packed = tuple[mx.array, mx.array, mx.array]
 

@@ -10,7 +10,8 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache.entries import read_entry
 from cachegen_cli.kvcache.layers import LayerKV
-from cachegen_cli.results import Entry, Skipped
+from cachegen_cli.results.run import Skipped
+from cachegen_cli.results.spans import Entry
 
 
 def make_cache(layers: Iterable[LayerKV]) -> list[Any]:

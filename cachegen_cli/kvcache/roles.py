@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cachegen_cli.device import mx
 from cachegen_cli.kvcache.layers import LayerKV
-from cachegen_cli.results import Skipped
+from cachegen_cli.results.run import Skipped
 
 Ranks = tuple[int, int] | None
 """(kv_lora_rank, qk_rope_head_dim) of the model's config; None where it is not known."""

@@ -27,7 +27,8 @@ def save_cache(
     Args:
         cache: live caches, or what `CacheFile` has of them.
         metadata: the user's.
-        layout: "C" is that of the installed mlx-lm, "B" that of 0.19.1 to 0.31.3.
+        layout: "C" is that of the installed mlx-lm, "B" that of 0.19.1 to
+            0.31.3; windows and packed codes in it are as from 0.28.1 on.
         dtype: of float32 keys and values in the file; None for as they are.
 
     Raises:

@@ -13,7 +13,7 @@ from cachegen_cli import console
 from cachegen_cli.errors import UsageError
 from cachegen_cli.output import SUFFIXES, check_target, write_text
 from cachegen_cli.ranks import is_first
-from cachegen_cli.results import Result, to_json
+from cachegen_cli.results.schema import Result, to_json
 
 Format = Literal["table", "json", "csv", "markdown"]
 
@@ -167,7 +167,7 @@ class CacheOptions(SafetensorsOptions):
 
     layout: Annotated[
         Literal["B", "C"],
-        typer.Option("--layout", help="B: for mlx-lm 0.19.1 to 0.31.3; C: from 0.32.0 on."),
+        typer.Option("--layout", help="B: for mlx-lm to 0.31.3; C: from 0.32.0 on."),
     ] = "C"
 
 

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from cachegen_cli import console
 from cachegen_cli.errors import CHECK_FAILED, UsageError
 from cachegen_cli.options.types import Percent
-from cachegen_cli.results import Measurement, Settings
+
+if TYPE_CHECKING:  # --help needs no results
+    from cachegen_cli.results.measurements import Measurement
+    from cachegen_cli.results.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,7 @@ class WidthOptions:
 
     def settings(self, others: SchemeOptions) -> Settings:
         """The setting that both groups of options make."""
+        from cachegen_cli.results.settings import Settings
         from cachegen_cli.schedules import settings_with
 
         rest = others.fields_of_settings()

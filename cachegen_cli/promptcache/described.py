@@ -9,7 +9,8 @@ from typing import Any
 from cachegen_cli.errors import InputError
 from cachegen_cli.promptcache.header import read_header
 from cachegen_cli.promptcache.layouts import TOKENS, State, what_is_wrong
-from cachegen_cli.results import CacheEntry, Entry, PromptCacheFile
+from cachegen_cli.results.cachefile import CacheEntry, PromptCacheFile
+from cachegen_cli.results.spans import Entry
 
 _ROWS = 2  # axis of the tokens
 
@@ -50,7 +51,7 @@ def _entries(place: Entry, state: State) -> list[CacheEntry]:
     first = keys[0] if packed else keys
     seen = _int(own.get("offset", first.shape[_ROWS]))
     held = seen - _int(own.get("start_position", 0))
-    rows = min(held, first.shape[_ROWS])
+    rows = min(_int(own["_idx"]) if state.cls == "BatchKVCache" else held, first.shape[_ROWS])
     other = values[0] if packed else values
     if rows < 0 or first.shape[:3] != other.shape[:3]:
         raise ValueError(f"{rows} tokens in rows {first.shape} and {other.shape}")
@@ -58,7 +59,9 @@ def _entries(place: Entry, state: State) -> list[CacheEntry]:
         raise ValueError(f"{seen} tokens in {rows} rows")
     if "max_size" in own:
         rows = min(rows, _int(own["max_size"]))
-    valid = allocated * rows // first.shape[_ROWS] if first.shape[_ROWS] else 0
+    whole = first.shape[0] * first.shape[_ROWS]
+    padded = sum(max(0, n) for n in own["left_padding"].tolist()) if "left_padding" in own else 0
+    valid = allocated * max(0, first.shape[0] * rows - padded) // whole if whole else 0
     bits = _int(own.get("bits", 0))
     return [
         CacheEntry(

@@ -38,7 +38,13 @@ META: dict[str, tuple[str, ...]] = {
     "QuantizedKVCache": ("offset", "group_size", "bits"),
     "RotatingKVCache": ("keep", "max_size", "offset", "_idx"),
     "ChunkedKVCache": ("chunk_size", "start_position"),
+    "BatchRotatingKVCache": ("max_size", "_offset", "_idx", "rotated"),
 }
+_META_TO_0_28_0 = {
+    "QuantizedKVCache": ("step", "offset", "group_size", "bits"),
+    "RotatingKVCache": ("keep", "max_size", "step", "offset", "_idx"),
+}
+_BATCH = ("offset", "left_padding")  # arrays after keys and values in layout B
 _OLD_NAMES = {"MambaCache": "ArraysCache"}
 _ROWS = 2  # axis of the tokens
 
@@ -122,7 +128,7 @@ def _growing(keys: Any, values: Any) -> State:
 
 def _state_b(name: str, state: Any, info: Any) -> State:
     name = _OLD_NAMES.get(name, name)
-    if name == "CacheList":
+    if name == "CacheList" and isinstance(info, list):
         names, infos = info[0], info[1] if len(info) > 1 else []
         parts = [_state_b(sub, _at(state, i), _at(infos, i)) for i, sub in enumerate(names)]
         return State(name, caches=parts)
@@ -134,12 +140,24 @@ def _state_b(name: str, state: Any, info: Any) -> State:
         return State(name, keys=None, values=None, offset=0)
     keys, values = state[0], state[1]
     rows = (keys[0] if isinstance(keys, list) else keys).shape[_ROWS]
-    given = [int(value) for value in info] if isinstance(info, list) else []
-    own = dict(zip(META.get(name, ()), given, strict=True)) if name in META else {}
+    own = _numbers(name, info) if name in META else {}
+    if name.startswith("Batch"):
+        own = {"_idx": rows} | own | dict(zip(_BATCH, state[2:], strict=True))
     own.setdefault("offset", rows)
     if name == "ChunkedKVCache":  # its own numbers can be wrong: all stored rows are valid
         own |= {"offset": rows, "start_position": 0}
     return State(name, keys=keys, values=values, **own)
+
+
+def _numbers(name: str, info: Any) -> dict[str, Any]:
+    """A class's attributes out of layout B's metadata, which are texts."""
+    given = [text == "True" if text in ("True", "False") else int(text) for text in info or ()]
+    names = META[name]
+    if len(given) > len(names):
+        names = _META_TO_0_28_0.get(name, names)
+    found = dict(zip(names, given, strict=True))
+    found.pop("step", None)
+    return found
 
 
 def _state_c(name: str, state: Any) -> State:
@@ -246,20 +264,21 @@ def _b_state(state: State) -> tuple[Any, Any]:
         return [value for value, _ in parts], [names, [info for _, info in parts]]
     if state.cls == "ArraysCache":
         return [array for array in own["cache"] if array is not None], ""
-    if state.cls not in FIELDS or state.cls.startswith("Batch"):
+    if state.cls not in FIELDS:
         raise ValueError(f"layout B has no {state.cls}")
     keys, values = own["keys"], own["values"]
     if keys is None:
         raise ValueError("layout B has no place for an empty entry")
-    # a ring is written whole, with where it begins; all else is cut to its rows
-    if state.cls != "RotatingKVCache":
-        rows = (keys[0] if isinstance(keys, list | tuple) else keys).shape[_ROWS]
+    rows = (keys[0] if isinstance(keys, list | tuple) else keys).shape[_ROWS]
+    if state.cls == "BatchKVCache":
+        n = int(own["_idx"])
+    elif "max_size" in own:  # a ring is written whole, with where it begins
+        n = int(own.get("_offset", own["offset"]))
+    else:
         n = int(own.get("offset", rows)) - int(own.get("start_position", 0))
-        keys, values = cut(keys, n), cut(values, n)
-    elif int(own["offset"]) < keys.shape[_ROWS]:
-        keys, values = cut(keys, int(own["offset"])), cut(values, int(own["offset"]))
     info = [str(own[name]) for name in META.get(state.cls, ())]
-    return [keys, values], info or ""
+    more = [own[name] for name in _BATCH] if state.cls.startswith("Batch") else []
+    return [cut(keys, n), cut(values, n), *more], info or ""
 
 
 def cut(x: Any, n: int) -> Any:

@@ -6,16 +6,14 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from cachegen_cli.errors import UsageError
-from cachegen_cli.report.columns import Column, Row
+from cachegen_cli.report.texttable import table_lines
 from cachegen_cli.report.views import view
-from cachegen_cli.results import Result, to_json
+from cachegen_cli.results.schema import Result, to_json
 
-_UNLIMITED = 10_000  # columns; a number is never cut, a terminal may wrap the line
-_NARROWEST_TEXT = 16
 _WIDE_TERMINAL = 120  # columns from which drawings are shown
 
 
@@ -36,48 +34,11 @@ def render(
 
 
 def _table(result: Result, *, wide: bool, width: int, color: bool) -> str:
-    from rich import box  # takes longer than all else that JSON needs
-    from rich.console import Console
-    from rich.table import Table
-
     shown = view(result, wide)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), show_edge=False)
-    for column in shown.columns:
-        table.add_column(
-            column.header,
-            justify="left" if column.left else "right",
-            no_wrap=not column.folds,
-            overflow="fold",
-        )
-    for row in shown.rows:
-        table.add_row(*_cells(shown.columns, row))
-    if shown.totals:
-        table.add_section()
-    for row in shown.totals:
-        table.add_row(*_cells(shown.columns, row), style="bold")
-    console = Console(
-        file=io.StringIO(),
-        force_terminal=color,
-        color_system="standard" if color else None,
-        legacy_windows=False,
-        width=_UNLIMITED,
-    )
-    _fit(table, shown.columns, width, console)
-    console.print(table, highlight=False)
-    body = console.file.getvalue()  # type: ignore[attr-defined]
-    lines = [line.rstrip() for line in body.rstrip("\n").split("\n")]
+    lines = table_lines(shown, width, color)
     if shown.drawing and (wide or width >= _WIDE_TERMINAL):
         lines += ["", *shown.drawing]
     return "\n".join([*_wrap(shown.title, width), "", *lines, *_paragraphs(shown.notes, width), ""])
-
-
-def _fit(table: Any, columns: Sequence[Column], width: int, console: Any) -> None:
-    """Make the column that folds give way; everything else takes the width it needs."""
-    excess = console.measure(table).maximum - width
-    for column, shown in zip(table.columns, columns, strict=True):
-        if shown.folds and excess > 0:
-            longest = max(len(str(cell)) for cell in column.cells)
-            column.width = max(_NARROWEST_TEXT, longest - excess)
 
 
 def _markdown(result: Result, *, wide: bool, width: int, color: bool) -> str:
@@ -87,11 +48,8 @@ def _markdown(result: Result, *, wide: bool, width: int, color: bool) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     rule = [":--" if column.left else "--:" for column in shown.columns]
-    rows = [_cells(shown.columns, row) for row in shown.rows]
-    totals = [
-        [f"**{cell}**" if cell else "" for cell in _cells(shown.columns, row)]
-        for row in shown.totals
-    ]
+    rows = [shown.cells(row) for row in shown.rows]
+    totals = [[f"**{cell}**" if cell else "" for cell in shown.cells(row)] for row in shown.totals]
     table = [line([c.header for c in shown.columns]), line(rule), *map(line, rows + totals)]
     notes = [text for note in shown.notes for text in ("", note)]
     return "\n".join([shown.title, "", *table, *notes, ""])
@@ -111,14 +69,6 @@ def _csv(result: Result, *, wide: bool, width: int, color: bool) -> str:
 
 def _json(result: Result, *, wide: bool, width: int, color: bool) -> str:
     return to_json(result) + "\n"
-
-
-def _cells(columns: Any, row: Row) -> list[str]:
-    return [_cell(column, row[column.key]) for column in columns]
-
-
-def _cell(column: Column, value: Any) -> str:
-    return "" if value is None and column.show is str else column.show(value)
 
 
 def _raw(value: Any) -> Any:

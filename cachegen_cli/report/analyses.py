@@ -15,8 +15,6 @@ from cachegen_cli.report.columns import (
     PARTS,
     PARTS_COUNTED,
     RAW,
-    Column,
-    View,
     by_layer,
     by_tensor,
     profile_notes,
@@ -25,8 +23,12 @@ from cachegen_cli.report.columns import (
 )
 from cachegen_cli.report.entries import entry_notes, kv_bits_notes, spread_notes
 from cachegen_cli.report.plot import Point, scatter
+from cachegen_cli.report.table import Column, View
 from cachegen_cli.report.units import percent, si_bytes, whole
-from cachegen_cli.results import Analysis, Measurement, ModelList, Sweep, TensorResult
+from cachegen_cli.results.analyses import Analysis, Sweep
+from cachegen_cli.results.measurements import Measurement
+from cachegen_cli.results.models import ModelList
+from cachegen_cli.results.sizes import TensorResult
 
 
 def analysis_view(result: Analysis, wide: bool) -> View:

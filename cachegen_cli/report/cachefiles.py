@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cachegen_cli.report.columns import Column, View
+from cachegen_cli.report.table import Column, View
 from cachegen_cli.report.units import si_bytes, whole
-from cachegen_cli.results import PromptCacheFile
+from cachegen_cli.results.cachefile import PromptCacheFile
 
 _LAYOUTS = {
     "A": "of mlx-lm before 0.19.1",

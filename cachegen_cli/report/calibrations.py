@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from cachegen_cli.report.columns import Column, View, skipped_notes, title_of
+from cachegen_cli.report.columns import skipped_notes, title_of
+from cachegen_cli.report.table import Column, View
 from cachegen_cli.report.units import percent, si_bytes
-from cachegen_cli.results import Calibration, Settings, spans
+from cachegen_cli.results.profile import Calibration
+from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.spans import spans
 
 
 def calibration_view(result: Calibration, wide: bool) -> View:

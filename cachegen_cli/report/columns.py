@@ -1,50 +1,17 @@
-"""Tables as data: columns, rows, and the ones that several results share.
-
-A cell holds the raw number under its column's key; only the human formats round it.
-"""
+"""The columns and rows that several results share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from cachegen_cli.report.entries import place_header, tensor_names
+from cachegen_cli.report.table import Column, Row
 from cachegen_cli.report.units import bits, error, percent, si_bytes, whole
-from cachegen_cli.results import Bytes, Measurement, ProfileInfo, Run, Settings
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column: ``key`` names its cells, ``show`` writes one for people.
-
-    Text may be folded where ``folds`` says so; nothing else is ever cut or wrapped. What is
-    ``drawn`` is for people alone.
-    """
-
-    key: str
-    header: str
-    show: Callable[[Any], str] = str
-    left: bool = False
-    folds: bool = False
-    drawn: bool = False
-
-
-@dataclass(frozen=True)
-class View:
-    """A table with a title above, totals at its foot, a drawing and sentences below.
-
-    The drawing is shown on wide terminals.
-    """
-
-    title: str
-    columns: Sequence[Column]
-    rows: Sequence[Row]
-    totals: Sequence[Row] = ()
-    notes: Sequence[str] = ()
-    drawing: Sequence[str] = ()
+from cachegen_cli.results.measurements import Measurement
+from cachegen_cli.results.profile import ProfileInfo
+from cachegen_cli.results.run import Run
+from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.sizes import Bytes
 
 
 def yes_no(value: bool | None) -> str:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from cachegen_cli.report.columns import (
-    Column,
-    Row,
-    View,
-    profile_sentence,
-    skipped_notes,
-    title_of,
-    yes_no,
-)
+from cachegen_cli.report.columns import profile_sentence, skipped_notes, title_of, yes_no
 from cachegen_cli.report.plot import Point, scatter
 from cachegen_cli.report.qualities import ALL, DEFINED, KL
+from cachegen_cli.report.table import Column, Row, View
 from cachegen_cli.report.units import bits, error, percent, rough, si_bytes, times
-from cachegen_cli.results import Comparison, Settings, Standing, curve_of
+from cachegen_cli.results.comparison import Comparison, Standing, curve_of
+from cachegen_cli.results.settings import Settings
 
 
 def comparison_view(result: Comparison, wide: bool) -> View:

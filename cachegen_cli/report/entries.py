@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cachegen_cli.report.units import bits, error, percent, rough
-from cachegen_cli.results import LayerResult, Measurement, Run, spans
+from cachegen_cli.results.measurements import Measurement
+from cachegen_cli.results.run import Run
+from cachegen_cli.results.sizes import LayerResult
+from cachegen_cli.results.spans import spans
 
 
 def place_header(measured: Measurement, run: Run | None) -> str:

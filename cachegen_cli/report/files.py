@@ -5,8 +5,6 @@ from __future__ import annotations
 from cachegen_cli.report.columns import (
     COUNTED,
     PARTS_COUNTED,
-    Column,
-    View,
     by_layer,
     by_tensor,
     profile_notes,
@@ -14,8 +12,9 @@ from cachegen_cli.report.columns import (
     skipped_notes,
     title_of,
 )
+from cachegen_cli.report.table import Column, View
 from cachegen_cli.report.units import percent, si_bytes
-from cachegen_cli.results import PackedFile, PackedFiles, Verification
+from cachegen_cli.results.files import PackedFile, PackedFiles, Verification
 
 
 def file_view(result: PackedFile, wide: bool) -> View:

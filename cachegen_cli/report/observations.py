@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from cachegen_cli.report.columns import Column, View, skipped_notes, title_of
+from cachegen_cli.report.columns import skipped_notes, title_of
+from cachegen_cli.report.table import Column, View
 from cachegen_cli.report.units import rounded
-from cachegen_cli.results import Insights, Settings
+from cachegen_cli.results.insights import Insights
+from cachegen_cli.results.settings import Settings
 
 
 def insights_view(result: Insights, wide: bool) -> View:

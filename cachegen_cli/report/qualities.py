@@ -10,16 +10,17 @@ from cachegen_cli.report.columns import (
     COUNTED_CODED,
     FIXED,
     RAW,
-    Column,
-    Row,
-    View,
     profile_notes,
     skipped_notes,
     title_of,
 )
 from cachegen_cli.report.entries import spread_notes
+from cachegen_cli.report.table import Column, Row, View
 from cachegen_cli.report.units import bits, error, percent, perplexity, plus_minus, rough, si_bytes
-from cachegen_cli.results import Bytes, Plan, Quality, QualityAnalysis, Sensitivity
+from cachegen_cli.results.analyses import QualityAnalysis
+from cachegen_cli.results.planning import Plan, Sensitivity
+from cachegen_cli.results.quality import Quality
+from cachegen_cli.results.sizes import Bytes
 
 _BAR = 24  # columns of the longest bar
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

@@ -8,7 +8,8 @@ from typing import Any
 
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.profiles import BASES, Profile
-from cachegen_cli.results import Entry, Settings
+from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.spans import Entry
 from cachegen_cli.schemes.affine import Affine
 from cachegen_cli.schemes.base import Coded, Place, Scheme, code_shape, expected_of
 from cachegen_cli.schemes.cachegen import CacheGen

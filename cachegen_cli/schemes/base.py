@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cachegen_cli.device import mx
 from cachegen_cli.profiles import Profile
-from cachegen_cli.results import Entry
+from cachegen_cli.results.spans import Entry
 from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import Rows
 

@@ -19,7 +19,7 @@ from cachegen_cli.device import mx
 from cachegen_cli.entropy import channel_histograms
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.profiles import Profile
-from cachegen_cli.results import Entry
+from cachegen_cli.results.spans import Entry
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import (
     Arrays,

@@ -23,7 +23,7 @@ from cachegen_cli.coding.learning import scales_of
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.profiles import BASES, Basis, Profile
-from cachegen_cli.results import Entry
+from cachegen_cli.results.spans import Entry
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import LARGEST_CODE, Arrays, Coded, Codes, Place, Plane
 from cachegen_cli.schemes.uniform import check_target

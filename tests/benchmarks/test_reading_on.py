@@ -13,7 +13,7 @@ from cachegen_cli.measuring import measure
 from cachegen_cli.model import bundled_file, load_model
 from cachegen_cli.quality import Reference
 from cachegen_cli.reading import prefill, read_on
-from cachegen_cli.results import Settings
+from cachegen_cli.results.settings import Settings
 
 from measuring import seconds  # isort: skip
 

@@ -1,4 +1,4 @@
-"""Commands on files: pack, unpack and inspect."""
+"""Commands that pack prompt caches, and unpack them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,12 @@ import typer
 
 from cachegen_cli import console
 from cachegen_cli.errors import CachegenError, UsageError
-from cachegen_cli.options import (
-    ArtifactOptions,
-    CacheOptions,
-    InputOptions,
-    OutputOptions,
-    QuantizerOptions,
-    ReportOptions,
-    WidthOptions,
-    takes_options,
-)
+from cachegen_cli.options.flatten import takes_options
+from cachegen_cli.options.inputs import InputOptions
+from cachegen_cli.options.outputs import ArtifactOptions, ReportOptions
+from cachegen_cli.options.settings import QuantizerOptions, WidthOptions
 from cachegen_cli.progress import Progress
-from cachegen_cli.results import PackedFile, PackedFiles
+from cachegen_cli.results.files import PackedFile, PackedFiles
 
 PACK_EXAMPLES = """\b
 Examples:
@@ -29,27 +23,12 @@ Examples:
   cachegen pack --prompt-cache-file notes.safetensors --bits 8 -o notes.cgkv
   cachegen pack --all caches/"""
 
+
 UNPACK_EXAMPLES = """\b
 Examples:
   cachegen unpack notes.cgkv -o notes.safetensors
   mlx_lm.generate --prompt-cache-file notes.safetensors --prompt "And then?"
   cachegen unpack --all caches/"""
-
-CAPTURE_EXAMPLES = """\b
-Examples:
-  cachegen capture --prompt @notes.txt -o notes.safetensors
-  cachegen analyze --prompt-cache-file notes.safetensors"""
-
-CONVERT_EXAMPLES = """\b
-Examples:
-  cachegen convert old.safetensors -o new.safetensors
-  cachegen convert new.safetensors --layout B -o old.safetensors"""
-
-INSPECT_EXAMPLES = """\b
-Examples:
-  cachegen inspect notes.cgkv
-  cachegen inspect notes.cgkv --json | jq .container_bytes
-  cachegen inspect notes.safetensors"""
 
 
 @takes_options
@@ -117,55 +96,6 @@ def unpack(
     with console.progress(report.quiet) as progress:
         result = unpacking.unpack(file, target, profile=profile, progress=progress)
     _report_one(result, report, target)
-
-
-@takes_options
-def inspect(
-    *,
-    file: Annotated[
-        Path, typer.Argument(help="A .cgkv file, or mlx-lm's prompt cache.", show_default=False)
-    ],
-    output: OutputOptions,
-) -> None:
-    """Print what a .cgkv file or a prompt cache holds, from its header alone."""
-    if file.suffix == ".safetensors":
-        from cachegen_cli.promptcache.described import describe
-
-        output.deliver(describe(file))
-        return
-    from cachegen_cli import unpacking
-
-    output.deliver(unpacking.inspect(file))
-
-
-@takes_options
-def capture(
-    *,
-    artifact: CacheOptions,
-    source: InputOptions,
-) -> None:
-    """Run a model over a prompt and write its cache as mlx-lm's prompt cache."""
-    from cachegen_cli import captures, converting
-
-    if source.prompt_cache_file is not None:
-        raise UsageError("a prompt cache is captured already", "'cachegen convert' rewrites it")
-    with console.progress(artifact.quiet) as progress:
-        given = source.capture_options(artifact.quiet)
-        found = captures.capture(given.pop("source"), **given, keep_cache=True, progress=progress)
-        result = converting.write_capture(found, artifact.target_file, artifact.layout)
-    artifact.deliver(result, [notice.message for notice in found.notices])
-
-
-@takes_options
-def convert(
-    *,
-    file: Annotated[Path, typer.Argument(help="A prompt cache of any layout.", show_default=False)],
-    artifact: CacheOptions,
-) -> None:
-    """Rewrite mlx-lm's prompt cache for another version of mlx-lm."""
-    from cachegen_cli import converting
-
-    artifact.deliver(converting.convert(file, artifact.target_file, artifact.layout))
 
 
 def _report_one(result: PackedFile, report: ReportOptions, target: Path) -> None:

@@ -1,0 +1,51 @@
+"""Tables as data.
+
+A cell holds the raw number under its column's key; only the human formats round it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: ``key`` names its cells, ``show`` writes one for people.
+
+    Text may be folded where ``folds`` says so; nothing else is ever cut or wrapped. What is
+    ``drawn`` is for people alone.
+    """
+
+    key: str
+    header: str
+    show: Callable[[Any], str] = str
+    left: bool = False
+    folds: bool = False
+    drawn: bool = False
+
+
+@dataclass(frozen=True)
+class View:
+    """A table with a title above, totals at its foot, a drawing and sentences below.
+
+    The drawing is shown on wide terminals.
+    """
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    totals: Sequence[Row] = ()
+    notes: Sequence[str] = ()
+    drawing: Sequence[str] = ()
+
+    def cells(self, row: Row) -> list[str]:
+        """A row's cells as people read them; what is no text and not known is ""."""
+        return [_shown(column, row[column.key]) for column in self.columns]
+
+
+def _shown(column: Column, value: Any) -> str:
+    return "" if value is None and column.show is str else column.show(value)
