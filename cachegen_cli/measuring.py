@@ -103,40 +103,61 @@ def measure_part(
     Args:
         restored: takes every layer as a decoder would give it back.
     """
-    layers, first, n_entries = source.layers, source.first_layer, source.n_entries
+    layers = source.layers
     results, header, done = [], PredictedHeader(), 0
     for kv in units(layers, settings, source.fingerprint):
         progress("analyze", done, len(layers))
-        tensors = quantized(kv, first + done, n_entries, settings, source.context)
-        keys, values = (tensor.result() for tensor in tensors)
-        tokens, seen = kv.keys.shape[1], kv.tokens_seen
-        shown = replace(kv, layer=shifted(kv.layer, first))
-        found = LayerResult(
-            shown.layer, kv.cache, tokens, seen, keys, values, shown.layers, kv.role,
-            kv.stored.text if kv.stored else "", kv.allocated,
-            source.kv_bits.get(kv.layer, ""),
-        )  # fmt: skip
-        header.add(shown, tensors, found)
+        found, back = _measure_layer(source, kv, done, settings, header, restored is not None)
         results.append(found)
         done += len(kv.layers)
         if restored is not None:
-            restored += restored_layers(kv, tensors)
+            restored += back
     progress("analyze", len(layers), len(layers))
     container = header.container_bytes(settings, source.metadata, source.tokens)
     return Measurement(settings, tuple(results), container), header
 
 
+def _measure_layer(
+    source: Capture,
+    kv: LayerKV,
+    done: int,
+    settings: Settings,
+    header: PredictedHeader,
+    restored: bool,
+) -> tuple[LayerResult, list[LayerKV]]:
+    """A unit's sizes, and its layers as a decoder gives them back; nothing else outlives it."""
+    first = source.first_layer
+    tensors = quantized(kv, first + done, source.n_entries, settings, source.context, restored)
+    keys, values = (tensor.result() for tensor in tensors)
+    shown = replace(kv, layer=shifted(kv.layer, first))
+    found = LayerResult(
+        shown.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values, shown.layers,
+        kv.role, kv.stored.text if kv.stored else "", kv.allocated,
+        source.kv_bits.get(kv.layer, ""),
+    )  # fmt: skip
+    header.add(shown, tensors, found)
+    return found, restored_layers(kv, tensors) if restored else []
+
+
 def restored_layers(kv: LayerKV, tensors: Sequence[Tensor]) -> list[LayerKV]:
     """The layers as a decoder would give them back."""
-    keys, values = (tensor.restored(kv.keys.dtype) for tensor in tensors)
+    keys, values = (tensor.restored() for tensor in tensors)
     mx.eval(keys, values)
     return split(replace(kv, keys=keys, values=values))
 
 
 def quantized(
-    kv: LayerKV, place: int, n_layers: int, settings: Settings, context: Context
+    kv: LayerKV,
+    place: int,
+    n_layers: int,
+    settings: Settings,
+    context: Context,
+    restored: bool = False,
 ) -> list[Tensor]:
-    """Keys and values of a unit that begins at a place, evaluated together.
+    """Keys and values of a unit that begins at a place, evaluated one after the other.
+
+    Args:
+        restored: whether what a decoder gives back is wanted.
 
     Raises:
         InputError, UsageError: the scheme or the plan does not fit the layer.
@@ -156,6 +177,8 @@ def quantized(
             own = replace(settings, keep_first=0, keep_last=0)
         else:
             scheme, own = scheme_at(settings, at), settings
-        tensors.append(Tensor(f"{kv.name}'s {name}", x, scheme, own, rows))
-    mx.eval([tensor.arrays for tensor in tensors])
+        tensor = Tensor(f"{kv.name}'s {name}", x, scheme, own, rows, restored)
+        for array in tensor.arrays:
+            mx.eval(array)  # values wait, so that what keys take meanwhile is free again
+        tensors.append(tensor)
     return tensors

@@ -19,8 +19,9 @@ from cachegen_cli.errors import InputError
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.sizes import Bytes, TensorResult
 from cachegen_cli.rows import Rows
-from cachegen_cli.schemes import Coded, Scheme, code_shape, expected_of
-from cachegen_cli.schemes.base import LARGEST_CODE
+from cachegen_cli.schemes import Scheme, code_shape, expected_of
+from cachegen_cli.schemes.base import LARGEST_CODE, Parameters
+from cachegen_cli.schemes.base import Plane as CodedPlane
 
 
 class Plane(NamedTuple):
@@ -47,11 +48,17 @@ class Tensor:
     """A layer's keys or values [H, T, D] under a scheme. Evaluate `arrays` before the rest.
 
     What is coded starts after ``keep_first`` tokens and ends before ``keep_last``; where that
-    leaves no token, there are no codes.
+    leaves no token, there are no codes. Values come back only where ``restored`` asked for them.
     """
 
     def __init__(
-        self, name: str, x: mx.array, scheme: Scheme, settings: Settings, rows: Rows
+        self,
+        name: str,
+        x: mx.array,
+        scheme: Scheme,
+        settings: Settings,
+        rows: Rows,
+        restored: bool = False,
     ) -> None:
         self.name, self.scheme, self.settings = name, scheme, settings
         self.heads, self.tokens, self.dim = x.shape
@@ -64,12 +71,17 @@ class Tensor:
         self._finite = mx.isfinite(x).all()
         self.arrays: list[mx.array] = [self.kept, self.signal, self._finite]
         self.rows = rows.cut(first, last)
-        self.coded: Coded | None = None
+        self._codes: list[CodedPlane] = []
+        self.parameters: Parameters | None = None  # None where no token is coded
+        self.middle: mx.array | None = None
         if middle.shape[1] and self.dim:
-            self.coded = scheme.code(middle, self.rows)
-            difference = self.coded.restored.astype(mx.float32) - middle
-            self._error = mx.square(difference).sum()
-            self.arrays += [*self.coded.arrays, self._error]
+            coded = scheme.code(middle, self.rows)
+            self._codes, self.parameters = coded.planes, coded.parameters
+            self._error = mx.square(coded.restored.astype(mx.float32) - middle).sum()
+            self.arrays += [*coded.arrays, self._error]
+            if restored:
+                self.middle = coded.restored.astype(x.dtype)
+                self.arrays.append(self.middle)
 
     @property
     def bits(self) -> int:
@@ -84,19 +96,19 @@ class Tensor:
                 f"{self.name} holds NaN or infinite values",
                 "a model that overflows its 16-bit dtype does this; try another precision",
             )
-        if self.coded is None:
+        if self.parameters is None:
             shape = (*code_shape(self.scheme, self.heads, self.dim), 0)
             return [
                 self._plane(np.zeros(shape, np.uint8 if bits else np.int32), bits)
                 for bits in self.scheme.plane_bits
             ]
-        return [self._plane(np.asarray(plane.codes), plane.bits) for plane in self.coded.planes]
+        return [self._plane(np.asarray(plane.codes), plane.bits) for plane in self._codes]
 
-    def restored(self, dtype: mx.Dtype) -> mx.array:
+    def restored(self) -> mx.array:
         """[H, T, D] as a decoder gives it back."""
         parts = [self.kept[:, : self.first], self.kept[:, self.first :]]
-        if self.coded is not None:
-            parts.insert(1, self.coded.restored.astype(dtype))
+        if self.middle is not None:
+            parts.insert(1, self.middle)
         return mx.concatenate(parts, axis=1)
 
     def result(self) -> TensorResult:
@@ -104,7 +116,7 @@ class Tensor:
         if not self.heads * self.tokens * self.dim:
             return _nothing(self.bits)
         kept_bytes = 2 * self.kept.size
-        parameters = self.coded.parameters.stored_bytes if self.coded else 0
+        parameters = self.parameters.stored_bytes if self.parameters else 0
         beside = kept_bytes + parameters
         by_name = dict.fromkeys((f"{name}_bytes" for name in Estimates._fields), beside)
         packed = 0
@@ -134,14 +146,14 @@ class Tensor:
             header_bytes=HEADER_BYTES * len(fits) + SECTION_BYTES,
             shipped_bytes=shipped(_channels(self.planes[0].codes)) if shipped else None,
             signal_energy=float(np.asarray(self.signal)),
-            error_energy=float(np.asarray(self._error)) if self.coded else 0.0,
+            error_energy=float(np.asarray(self._error)) if self.parameters else 0.0,
             **sizes,
         )
 
     def section(self) -> Section:
         """The tensor encoded, as a file holds it."""
         streams = [plane.encoded() for plane in self.planes]
-        parameters, wide = self.coded.parameters.encode() if self.coded else (b"", False)
+        parameters, wide = self.parameters.encode() if self.parameters else (b"", False)
         patterns = np.asarray(self.kept.view(mx.uint16)) if self.kept.size else np.zeros(0)
         kept = patterns.astype("<u2").tobytes()
         return Section(b"".join(streams), parameters, kept, wide)

@@ -104,7 +104,7 @@ def _each_alone(text: Capture, settings: Settings) -> Iterator[dict[str, list[La
     """The layers of each unit with only its keys and with only its values compressed."""
     place = 0
     for unit in units(text.layers, settings, text.fingerprint):
-        tensors = quantized(unit, place, len(text.layers), settings, text.context)
+        tensors = quantized(unit, place, len(text.layers), settings, text.context, restored=True)
         compressed = restored_layers(unit, tensors)
         place += len(compressed)
         plain = [untouched(text.live.cache, kv.layer) if text.live else kv for kv in split(unit)]

@@ -54,7 +54,7 @@ def verify(
     checks, raw, fixed, done = [], 0, 0, 0
     for kv in units(capture.layers, settings, capture.fingerprint):
         progress("verify", done, len(capture.layers))
-        tensors = quantized(kv, done, len(capture.layers), settings, capture.context)
+        tensors = quantized(kv, done, len(capture.layers), settings, capture.context, restored=True)
         sizes = [tensor.result() for tensor in tensors]
         raw += sum(size.raw_bytes for size in sizes)
         fixed += sum(size.fixed_bytes for size in sizes)
@@ -93,9 +93,9 @@ def _round_trip(tensor: Tensor, seconds: dict[str, float]) -> tuple[int, str]:
     for found, plane in zip(back, planes, strict=True):
         if not np.array_equal(found, plane.codes):
             return len(data), f"{tensor.name}: other codes came back"
-    if tensor.coded is not None:
+    if tensor.middle is not None:
         dtype = tensor.kept.dtype
         values = tensor.scheme.restore(back, section.parameters, section.wide, dtype, tensor.rows)
-        if not mx.array_equal(values, tensor.coded.restored.astype(dtype)):
+        if not mx.array_equal(values, tensor.middle):
             return len(data), f"{tensor.name}: other values came back"
     return len(data), ""

@@ -37,7 +37,7 @@ def tensor(x: mx.array, text: str, bits: int = 4, **rest) -> Tensor:
     dtype = str(x.dtype).removeprefix("mlx.core.")
     rows = rows_at(x.shape[1], x.shape[1], 0, 0, [t % 7 for t in range(x.shape[1])])
     scheme = scheme_at(chosen, Place("keys", 0, 4, bits, dtype, ROTARY))
-    found = Tensor("it", x, scheme, chosen, rows)
+    found = Tensor("it", x, scheme, chosen, rows, restored=True)
     mx.eval(found.arrays)
     return found
 
@@ -68,7 +68,7 @@ def values(kind: str, heads: int, tokens: int, dtype: mx.Dtype) -> mx.array:
 def test_what_every_scheme_does(text, kind, heads, tokens, dtype, bits):
     x = values(kind, heads, tokens, dtype)
     found = tensor(x, text, bits)
-    restored = found.restored(dtype)
+    restored = found.restored()
     assert restored.shape == x.shape and restored.dtype == dtype
     section = found.section()
     scheme = from_header(to_header(found.scheme), None, "keys", (0,))
@@ -162,7 +162,7 @@ class TestMlx:
                 expected = np.where(negative, 2**bits - 1 - codes, codes)
                 assert (found.planes[0].codes.swapaxes(1, 2) == expected).all()
                 own = mx.dequantize(packed, scales, biases, group_size=32, bits=bits)
-                difference = mx.abs(own.astype(mx.float32) - found.restored(mx.float32))
+                difference = mx.abs(own.astype(mx.float32) - found.restored().astype(mx.float32))
                 unit = mx.abs(own.astype(mx.float32)).max() * (2**-7 if dtype == mx.bfloat16
                                                                else 2**-9)  # fmt: skip
                 assert difference.max() <= unit

@@ -21,6 +21,7 @@ Counts = npt.NDArray[np.integer[Any]]
 
 MIN_LANES = 4096
 MIN_SEGMENT = 32  # tokens at least; a segment's first symbol is coded without context
+_BLOCK_SYMBOLS = 1 << 19  # neighbours counted at a time
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,13 @@ def _pairs(
     symbols: npt.NDArray[np.integer[Any]], n: int, shift: int, starts: npt.NDArray[np.integer[Any]]
 ) -> Counts:
     """[n, n] counts of neighbours in a channel, less those across the starts of segments."""
-    shifted = symbols.astype(np.int32) + shift
-
-    def count(previous: Any, current: Any) -> Counts:
-        return np.bincount((previous * n + current).ravel(), minlength=n * n)
-
-    across = count(shifted[:, starts - 1], shifted[:, starts])
-    return (count(shifted[:, :-1], shifted[:, 1:]) - across).reshape(n, n)
+    found = np.zeros(n * n, np.intp)
+    block = max(1, _BLOCK_SYMBOLS // symbols.shape[1])
+    for start in range(0, len(symbols), block):
+        shifted = symbols[start : start + block].astype(np.intp) + shift
+        for previous, current, sign in (
+            (shifted[:, :-1], shifted[:, 1:], 1),
+            (shifted[:, starts - 1], shifted[:, starts], -1),
+        ):
+            found += sign * np.bincount((previous * n + current).ravel(), minlength=n * n)
+    return found.reshape(n, n)

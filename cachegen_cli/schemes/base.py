@@ -99,12 +99,8 @@ class Coded:
 
     @property
     def arrays(self) -> list[mx.array]:
-        """What to evaluate, beside errors that are computed from ``restored``."""
-        return [
-            *(plane.codes for plane in self.planes),
-            *self.parameters.arrays,
-            self.restored,
-        ]
+        """What to evaluate; ``restored`` is for those who want it."""
+        return [*(plane.codes for plane in self.planes), *self.parameters.arrays]
 
 
 class Scheme(Protocol):

@@ -13,7 +13,6 @@ from cachegen_cli.entropy import channel_major
 from cachegen_cli.quantize import (
     PARAMETER_BYTES,
     CodeStream,
-    parameter_bytes,
     quantize_to_codes_batched,
     restore,
     wide_groups,
@@ -78,24 +77,23 @@ class _Parameters:
     """Scales and zeros in float16, those of wide groups in float32 behind a mask."""
 
     def __init__(self, stream: CodeStream) -> None:
-        self.stream = stream
+        self.scale, self.zero = stream.scale, stream.zero  # the float32 codes may go
         self.wide = wide_groups(stream)
 
     @property
     def arrays(self) -> list[mx.array]:
         """What to evaluate."""
-        return [self.wide, self.stream.scale, self.stream.zero]
+        return [self.wide, self.scale, self.zero]
 
     @property
     def stored_bytes(self) -> int:
         """4 bytes a group and channel, 8 in wide groups, and the mask if there are any."""
         groups = np.asarray(self.wide).ravel()
-        heads, dim = self.stream.scale.shape[0], self.stream.scale.shape[-1]
-        more = int(groups.sum()) * dim * PARAMETER_BYTES
+        more = int(groups.sum()) * self.scale.shape[-1] * PARAMETER_BYTES
         mask = -(-groups.size // 8) if more else 0
-        return heads * parameter_bytes(self.stream) + more + mask
+        return self.scale.size * PARAMETER_BYTES + more + mask
 
     def encode(self) -> tuple[bytes, bool]:
         """Mask, narrow groups, wide groups."""
-        scale, zero = (np.asarray(x)[:, :, 0] for x in (self.stream.scale, self.stream.zero))
+        scale, zero = (np.asarray(x)[:, :, 0] for x in (self.scale, self.zero))
         return write_parameters(scale, zero, np.asarray(self.wide)[:, :, 0, 0])
