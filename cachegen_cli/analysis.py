@@ -51,6 +51,7 @@ def analyze(
     profile: Path | str | None = None,
     quality: bool = False,
     continuation: int | None = None,
+    detail: bool = False,
     progress: Progress = no_progress,
     **capture_options: Any,
 ) -> Analysis:
@@ -71,6 +72,7 @@ def analyze(
         quality: measure what the compressed cache does to predictions, too.
         continuation: the last tokens of each text, which are left out of the cache for that;
             None for 256, or half of a shorter text.
+        detail: count how often codes occur and what groups of channels take, too.
         progress: called with (stage, done, of).
         capture_options: further arguments of `capture_texts`.
 
@@ -91,7 +93,9 @@ def analyze(
         profile=load_profile(profile).info if profile else None,
     )
     grid = [settings_with(schedule, base)]
-    run, rows = _measured(source, prompt, grid, quality, continuation, progress, capture_options)
+    run, rows = _measured(
+        source, prompt, grid, quality, continuation, progress, capture_options, detail
+    )
     return Analysis(run, rows[0])
 
 
@@ -153,6 +157,7 @@ def _measured(
     continuation: int | None,
     progress: Progress,
     options: dict[str, Any],
+    detail: bool = False,
 ) -> tuple[Run, tuple[Measurement, ...]]:
     """Every setting on every text, shared out over ranks, or read by all of them together."""
     together = options.get("shard", PROMPTS) != PROMPTS
@@ -167,7 +172,7 @@ def _measured(
     texts = captured(
         source, prompts, progress, options, continuation if quality else 0, grid, share
     )
-    own = _one_by_one(texts, grid, quality, progress)
+    own = _one_by_one(texts, grid, quality, progress, detail)
     ordered = list(own) if share.size == 1 else _from_all(own, share)
     prompt = [one.run.prompt for one in ordered]
     return Run.over([one.run for one in ordered]), tuple(
@@ -202,7 +207,11 @@ class _OneText(NamedTuple):
 
 
 def _one_by_one(
-    texts: Iterator[Capture], grid: Sequence[Settings], quality: bool, progress: Progress
+    texts: Iterator[Capture],
+    grid: Sequence[Settings],
+    quality: bool,
+    progress: Progress,
+    detail: bool,
 ) -> Iterator[_OneText]:
     """Only one text's cache and reference are held at a time."""
     for text in texts:
@@ -217,7 +226,7 @@ def _one_by_one(
         for done, settings in enumerate(grid):
             if reference:
                 progress("quality", done, len(grid))
-            found.append(measure_text(text, settings, reference, progress))
+            found.append(measure_text(text, settings, reference, progress, detail))
         newest = [one.sizes for one in found]
         yield _OneText(run_of(text, started, grid, seconds, newest), found)
 

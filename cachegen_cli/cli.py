@@ -29,6 +29,7 @@ COMMANDS = {
     "pack": "packs",
     "unpack": "packs",
     "inspect": "inspections",
+    "report": "reports",
     "capture": "caches",
     "convert": "caches",
 }

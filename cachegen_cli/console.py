@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from cachegen_cli.errors import CachegenError, OutputError
 from cachegen_cli.progress import Progress, no_progress
@@ -51,11 +52,20 @@ def _discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def stdout_style() -> tuple[int, bool]:
-    """(width to wrap at, whether colors are welcome) of stdout."""
-    terminal = sys.stdout.isatty()
+class Style(NamedTuple):
+    """How a result is drawn: `report.render`'s arguments."""
+
+    width: int = 80
+    color: bool = False
+    fit: bool = False
+
+
+def stdout_style() -> Style:
+    """What stdout takes: its width if it is a terminal, colors if they are welcome there."""
+    if not sys.stdout.isatty():
+        return Style()
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
-    return (shutil.get_terminal_size().columns if terminal else 80), terminal and not plain
+    return Style(shutil.get_terminal_size().columns, not plain, fit=True)
 
 
 def note(text: str) -> None:

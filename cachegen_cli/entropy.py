@@ -192,23 +192,24 @@ def wide_estimates(codes: npt.NDArray[np.int32]) -> Estimates:
     heads, dim, tokens = codes.shape
     channels, pooled = (heads * dim, tokens), (heads, dim * tokens)
     found = [
-        ceil(round(_sorted_information(part.reshape(shape)), 6) / 8)
+        ceil(round(float(row_information(part.reshape(shape)).sum()), 6) / 8)
         for part in (codes, np.diff(codes, axis=2, prepend=0))
         for shape in (channels, pooled)
     ]
     return Estimates(*([size] for size in found))
 
 
-def _sorted_information(rows: npt.NDArray[np.int32]) -> float:
-    """Bits of ideal coding with one distribution a row, without memory for the alphabet."""
+def row_information(rows: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+    """Bits of ideal coding of each row [R, N]: [R]; without memory for the alphabet."""
     if not rows.size:
-        return 0.0
+        return np.zeros(len(rows))
     ordered = np.sort(rows, axis=1)
     starts = np.ones(rows.shape, bool)
     starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    counts = np.diff(np.flatnonzero(starts), append=rows.size)
+    firsts = np.flatnonzero(starts)
     n = rows.shape[1]
-    return float(len(rows) * _x_log2_x(np.array(n)) - _x_log2_x(counts).sum())
+    counted = _x_log2_x(np.diff(firsts, append=rows.size))
+    return _x_log2_x(np.array(n)) - np.bincount(firsts // n, counted, minlength=len(rows))
 
 
 def information(

@@ -63,13 +63,17 @@ class Measured(NamedTuple):
 
 
 def measure_text(
-    text: Capture, settings: Settings, reference: Reference | None, progress: Progress = no_progress
+    text: Capture,
+    settings: Settings,
+    reference: Reference | None,
+    progress: Progress = no_progress,
+    detail: bool = False,
 ) -> Measured:
     """A text's sizes and, against its reference, its quality, from one quantization."""
     if reference is None:
-        return Measured(measure(text, settings, progress), None)
+        return Measured(measure(text, settings, progress, detail=detail), None)
     restored: list[LayerKV] = []
-    sizes = measure(text, settings, restored=restored)
+    sizes = measure(text, settings, restored=restored, detail=detail)
     positions = reference.compare(restored)
     return Measured(replace(sizes, quality=positions.quality()), positions)
 
@@ -86,9 +90,10 @@ def measure(
     settings: Settings,
     progress: Progress = no_progress,
     restored: list[LayerKV] | None = None,
+    detail: bool = False,
 ) -> Measurement:
     """As `measure_part`, over all processes that hold parts of the model."""
-    found, header = measure_part(source, settings, progress, restored)
+    found, header = measure_part(source, settings, progress, restored, detail)
     return whole(source, found, header) if source.sharded else found
 
 
@@ -97,17 +102,21 @@ def measure_part(
     settings: Settings,
     progress: Progress = no_progress,
     restored: list[LayerKV] | None = None,
+    detail: bool = False,
 ) -> tuple[Measurement, PredictedHeader]:
     """Quantize every layer and predict its bytes; one evaluation and host read a layer.
 
     Args:
         restored: takes every layer as a decoder would give it back.
+        detail: how often codes occur and what groups of channels take, too.
     """
-    layers = source.layers
+    layers, n_entries = source.layers, source.n_entries  # ranks are asked once
     results, header, done = [], PredictedHeader(), 0
     for kv in units(layers, settings, source.fingerprint):
         progress("analyze", done, len(layers))
-        found, back = _measure_layer(source, kv, done, settings, header, restored is not None)
+        wanted = restored is not None
+        place = (source.first_layer + done, n_entries)
+        found, back = _measure_layer(source, kv, place, settings, header, wanted, detail)
         results.append(found)
         done += len(kv.layers)
         if restored is not None:
@@ -120,16 +129,20 @@ def measure_part(
 def _measure_layer(
     source: Capture,
     kv: LayerKV,
-    done: int,
+    place: tuple[int, int],
     settings: Settings,
     header: PredictedHeader,
     restored: bool,
+    detail: bool,
 ) -> tuple[LayerResult, list[LayerKV]]:
-    """A unit's sizes, and its layers as a decoder gives them back; nothing else outlives it."""
-    first = source.first_layer
-    tensors = quantized(kv, first + done, source.n_entries, settings, source.context, restored)
-    keys, values = (tensor.result() for tensor in tensors)
-    shown = replace(kv, layer=shifted(kv.layer, first))
+    """A unit's sizes, and its layers as a decoder gives them back; nothing else outlives it.
+
+    Args:
+        place: where it begins among the entries, and how many these are.
+    """
+    tensors = quantized(kv, *place, settings, source.context, restored)
+    keys, values = (tensor.result(detail) for tensor in tensors)
+    shown = replace(kv, layer=shifted(kv.layer, source.first_layer))
     found = LayerResult(
         shown.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values, shown.layers,
         kv.role, kv.stored.text if kv.stored else "", kv.allocated,

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from cachegen_cli.errors import OutputError, UsageError
 
-SUFFIXES = {".txt": "table", ".json": "json", ".csv": "csv", ".md": "markdown"}
+SUFFIXES = {".txt": "table", ".json": "json", ".csv": "csv", ".md": "markdown", ".html": "html"}
 """The format that a file's suffix names."""
 
 

@@ -13,9 +13,11 @@ import numpy.typing as npt
 from cachegen_cli.coding.adaptive import Adaptive
 from cachegen_cli.coding.sections import SECTION_BYTES, Section
 from cachegen_cli.coding.streams import HEADER_BYTES, choose, encode, encode_wide, width_of
+from cachegen_cli.details import detail_of
 from cachegen_cli.device import mx
 from cachegen_cli.entropy import Estimates, channel_histograms, estimates, wide_estimates
 from cachegen_cli.errors import InputError
+from cachegen_cli.results.detail import Detail
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.sizes import Bytes, TensorResult
 from cachegen_cli.rows import Rows
@@ -105,14 +107,20 @@ class Tensor:
         return [self._plane(np.asarray(plane.codes), plane.bits) for plane in self._codes]
 
     def restored(self) -> mx.array:
-        """[H, T, D] as a decoder gives it back."""
+        """[H, T, D] as a decoder gives it back.
+
+        Raises:
+            RuntimeError: they were not asked for when it was made.
+        """
+        if self.middle is None and self.parameters is not None:
+            raise RuntimeError(f"{self.name} was quantized without its values")
         parts = [self.kept[:, : self.first], self.kept[:, self.first :]]
         if self.middle is not None:
             parts.insert(1, self.middle)
         return mx.concatenate(parts, axis=1)
 
-    def result(self) -> TensorResult:
-        """Every size of the tensor."""
+    def result(self, detail: bool = False) -> TensorResult:
+        """Every size of the tensor; with ``detail`` how often its codes occur, too."""
         if not self.heads * self.tokens * self.dim:
             return _nothing(self.bits)
         kept_bytes = 2 * self.kept.size
@@ -146,9 +154,13 @@ class Tensor:
             header_bytes=HEADER_BYTES * len(fits) + SECTION_BYTES,
             shipped_bytes=shipped(_channels(self.planes[0].codes)) if shipped else None,
             signal_energy=float(np.asarray(self.signal)),
+            detail=self._detail() if detail else None,
             error_energy=float(np.asarray(self._error)) if self.parameters else 0.0,
             **sizes,
         )
+
+    def _detail(self) -> Detail | None:
+        return detail_of([p.codes for p in self.planes], [p.bits for p in self._codes])
 
     def section(self) -> Section:
         """The tensor encoded, as a file holds it."""

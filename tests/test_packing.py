@@ -64,7 +64,9 @@ def restored(captured, settings):
     return [
         layer
         for place, kv in enumerate(captured.layers)
-        for layer in restored_layers(kv, quantized(kv, place, n, settings, captured.context))
+        for layer in restored_layers(
+            kv, quantized(kv, place, n, settings, captured.context, restored=True)
+        )
     ]
 
 

@@ -45,6 +45,13 @@ Examples:
 @takes_options
 def analyze(
     *,
+    detail: Annotated[
+        bool,
+        typer.Option(
+            "--detail",
+            help="Put histograms of codes and bits by group of channels into JSON and HTML.",
+        ),
+    ] = False,
     widths: WidthOptions,
     quantizer: QuantizerOptions,
     quality: QualityOptions,
@@ -56,7 +63,7 @@ def analyze(
     from cachegen_cli import analysis
 
     asked = widths.chosen(quantizer) | vars(quantizer) | quality.asked(checks)
-    result = run(analysis.analyze, source, output, **asked)
+    result = run(analysis.analyze, source, output, detail=detail, **asked)
     checks.hold([result.measurement])
 
 

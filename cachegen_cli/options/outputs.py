@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,7 +15,10 @@ from cachegen_cli.output import SUFFIXES, check_target, write_text
 from cachegen_cli.ranks import is_first
 from cachegen_cli.results.schema import Result, to_json
 
-Format = Literal["table", "json", "csv", "markdown"]
+if TYPE_CHECKING:
+    from cachegen_cli.report.choice import Choice
+
+Format = Literal["table", "json", "csv", "markdown", "html"]
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,30 @@ class ReportOptions:
     wide: Annotated[
         bool, typer.Option("--wide", help="Keys and values apart, with all that is known.")
     ] = False
+    sort: Annotated[
+        str,
+        typer.Option(
+            "--sort",
+            metavar="COLUMN",
+            help="Sort rows, largest first; --sort=-COLUMN smallest first.",
+        ),
+    ] = ""
+    layers: Annotated[
+        str, typer.Option("--layers", metavar="0-5,20", help="Show these layers' rows alone.")
+    ] = ""
+    top: Annotated[
+        int | None, typer.Option("--top", metavar="N", min=1, help="Show the first N rows.")
+    ] = None
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress, notes or warnings.")
     ] = False
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself before any work is done."""
+        if self.choice.option and self.chosen in ("json", "html"):
+            raise UsageError(
+                f"{self.choice.option} is for tables; {self.chosen} holds every row", "drop it"
+            )
         if self.json and self.format not in (None, "json"):
             raise UsageError(f"--json and --format {self.format} exclude each other", "give one")
 
@@ -43,6 +64,13 @@ class ReportOptions:
     def chosen(self) -> str:
         """The format."""
         return "json" if self.json else self.format or "table"
+
+    @property
+    def choice(self) -> Choice:
+        """Which rows are shown."""
+        from cachegen_cli.report.choice import Choice, layers_named
+
+        return Choice(self.sort, layers_named(self.layers) if self.layers else None, self.top)
 
     @property
     def target(self) -> Path | None:
@@ -55,8 +83,8 @@ class ReportOptions:
             return
         from cachegen_cli.report import render
 
-        width, color = (80, False) if self.target else console.stdout_style()
-        text = render(result, self.chosen, wide=self.wide, width=width, color=color)
+        style = console.Style() if self.target else console.stdout_style()
+        text = render(result, self.chosen, wide=self.wide, choice=self.choice, **style._asdict())
         if self.target:
             write_text(self.target, text)
         else:
@@ -74,7 +102,10 @@ class OutputOptions(ReportOptions):
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Write .txt, .json, .csv or .md; - is stdout."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write .txt, .json, .csv, .md or .html; - is stdout.",
         ),
     ] = None
     force: Annotated[

@@ -6,44 +6,70 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Callable
 from typing import Any
 
 from cachegen_cli.errors import UsageError
+from cachegen_cli.report.choice import Choice, chosen
+from cachegen_cli.report.table import Figure, View
 from cachegen_cli.report.texttable import table_lines
 from cachegen_cli.report.views import view
 from cachegen_cli.results.schema import Result, to_json
 
+FORMATS = ("table", "json", "csv", "markdown", "html")
 _WIDE_TERMINAL = 120  # columns from which drawings are shown
 
 
 def render(
-    result: Result, format: str, *, wide: bool = False, width: int = 80, color: bool = False
+    result: Result,
+    format: str,
+    *,
+    wide: bool = False,
+    width: int = 80,
+    color: bool = False,
+    fit: bool = False,
+    choice: Choice = Choice(),  # noqa: B008  frozen
 ) -> str:
     """A result as text that ends in a newline.
 
     Args:
         format: a key of `FORMATS`.
         wide: more columns, in formats for people.
-        width: columns at which sentences of a table wrap; tables take the width they need.
+        width: columns at which sentences of a table wrap.
         color: ANSI styles in a table.
+        fit: whether the table itself keeps to ``width``, as on a terminal; else it takes the
+            width it needs.
+        choice: the rows that are shown; not for JSON and HTML, which hold everything.
+
+    Raises:
+        UsageError: a format that there is not, or a choice that it or the table does not know.
     """
     if format not in FORMATS:
         raise UsageError(f"'{format}' is not a format", f"choose from {', '.join(FORMATS)}")
-    return FORMATS[format](result, wide=wide, width=width, color=color)
+    if format in ("json", "html") and choice.option:
+        raise UsageError(f"{choice.option} is for tables; {format} holds every row", "drop it")
+    if format == "json":
+        return to_json(result) + "\n"
+    if format == "html":
+        from cachegen_cli.report.html import page
+
+        return page(result, view(result, False), view(result, True))
+    shown = chosen(view(result, wide or format == "csv"), choice)
+    if format == "table":
+        return _table(shown, wide=wide, width=width, color=color, fit=fit)
+    return _csv(shown) if format == "csv" else _markdown(shown)
 
 
-def _table(result: Result, *, wide: bool, width: int, color: bool) -> str:
-    shown = view(result, wide)
-    lines = table_lines(shown, width, color)
+def _table(shown: View, *, wide: bool, width: int, color: bool, fit: bool) -> str:
+    lines, dropped = table_lines(shown, width, color=color, fit=fit, drop=not wide)
+    notes = list(shown.notes)
+    if dropped:
+        notes.insert(0, f"Not shown in {width} columns: {', '.join(dropped)}.")
     if shown.drawing and (wide or width >= _WIDE_TERMINAL):
         lines += ["", *shown.drawing]
-    return "\n".join([*_wrap(shown.title, width), "", *lines, *_paragraphs(shown.notes, width), ""])
+    return "\n".join([*_wrap(shown.title, width), "", *lines, *_paragraphs(notes, width), ""])
 
 
-def _markdown(result: Result, *, wide: bool, width: int, color: bool) -> str:
-    shown = view(result, wide)
-
+def _markdown(shown: View) -> str:
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -55,9 +81,8 @@ def _markdown(result: Result, *, wide: bool, width: int, color: bool) -> str:
     return "\n".join([shown.title, "", *table, *notes, ""])
 
 
-def _csv(result: Result, *, wide: bool, width: int, color: bool) -> str:
+def _csv(shown: View) -> str:
     """Every column as raw numbers, totals last; empty cells where a column does not apply."""
-    shown = view(result, True)
     keys = [column.key for column in shown.columns if not column.drawn]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -67,11 +92,9 @@ def _csv(result: Result, *, wide: bool, width: int, color: bool) -> str:
     return out.getvalue()
 
 
-def _json(result: Result, *, wide: bool, width: int, color: bool) -> str:
-    return to_json(result) + "\n"
-
-
 def _raw(value: Any) -> Any:
+    if isinstance(value, Figure):
+        return value.value
     return str(value).lower() if isinstance(value, bool) else value
 
 
@@ -85,11 +108,3 @@ def _wrap(text: str, width: int) -> list[str]:
 def _paragraphs(notes: Any, width: int) -> list[str]:
     """Wrapped notes with a blank line between them."""
     return [line for note in notes for line in ("", *_wrap(note, width))]
-
-
-FORMATS: dict[str, Callable[..., str]] = {
-    "table": _table,
-    "json": _json,
-    "csv": _csv,
-    "markdown": _markdown,
-}

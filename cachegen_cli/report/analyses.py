@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from cachegen_cli.report import qualities
+from cachegen_cli.report.bars import with_bars
 from cachegen_cli.report.columns import (
     BITS_PER_ELEMENT,
     BYTES,
     CODED,
+    CODED_BARS,
     CODED_SAVING,
     COUNTED,
     COUNTED_CODED,
@@ -67,13 +69,13 @@ def sweep_view(result: Sweep, wide: bool) -> View:
     has_quality = all(row.quality for row in result.rows)
     sizes: tuple[Column, ...] = BYTES[1:]
     if wide:
-        sizes = (RAW, *sizes, *PARTS, *ESTIMATES)
+        sizes = (RAW, *BYTES[1:4], *CODED_BARS, *PARTS, *ESTIMATES)
     elif has_quality:
         sizes = (CODED, CODED_SAVING)
     columns = (
-        Column("key_bits", "bits", _width),
+        Column("key_bits", "bits", _width, names=True),
         *(
-            (Column("group_size", "group"),)
+            (Column("group_size", "group", names=True),)
             if wide or result.rows[0].settings.scheme == "group"
             else ()
         ),
@@ -94,6 +96,7 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         }
         for measured, optimal in zip(result.rows, result.pareto, strict=True)
     ]
+    rows = with_bars(rows)
     savings = [
         row.totals.coded_saving for row in result.rows if row.totals.coded_saving is not None
     ]
@@ -157,7 +160,7 @@ def _plot(result: Sweep) -> list[str]:
 def models_view(result: ModelList, wide: bool) -> View:
     """A row a model."""
     columns = (
-        Column("id", "model", left=True, folds=True),
+        Column("id", "model", left=True, folds=True, names=True),
         *((Column("source", "source", left=True),) if wide else ()),
         Column("layers", "layers", whole),
         Column("kv_heads", "heads", whole),

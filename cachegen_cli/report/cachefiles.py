@@ -18,7 +18,7 @@ _LAYOUTS = {
 def cache_file_view(result: PromptCacheFile, wide: bool) -> View:
     """A row an entry."""
     columns = (
-        Column("entry", "entry"),
+        Column("entry", "entry", names=True),
         Column("cache", "cache", left=True, folds=True),
         Column("heads", "heads", whole),
         Column("key_dim", "K dim", whole),

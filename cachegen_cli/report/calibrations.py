@@ -15,8 +15,8 @@ from cachegen_cli.results.spans import spans
 def calibration_view(result: Calibration, wide: bool) -> View:
     """A row a basis across layers; with ``wide`` those of single layers, too."""
     columns = (
-        Column("layers", "layers"),
-        Column("tensor", "tensor", left=True),
+        Column("layers", "layers", names=True),
+        Column("tensor", "tensor", left=True, names=True),
         Column("channels", "channels"),
         Column("components", "components"),
         Column("energy", "energy", percent),

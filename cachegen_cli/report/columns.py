@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cachegen_cli.report.bars import NO_BARS, with_bars
 from cachegen_cli.report.entries import place_header, tensor_names
 from cachegen_cli.report.table import Column, Row
 from cachegen_cli.report.units import bits, error, percent, si_bytes, whole
@@ -23,6 +24,12 @@ RAW = Column("raw_bytes", "16-bit", si_bytes)
 FIXED = Column("fixed_bytes", "fixed", si_bytes)
 CODED = Column("coded_bytes", "coded", si_bytes)
 CODED_SAVING = Column("coded_saving", "saving", percent)
+CODED_BARS = (
+    CODED,
+    Column("coded_bar", "share", left=True, drawn=True),
+    CODED_SAVING,
+    Column("saving_bar", "", left=True, drawn=True),
+)
 BYTES = (
     RAW,
     FIXED,
@@ -69,7 +76,7 @@ def by_layer(
 ) -> tuple[list[Column], list[Row], list[Row]]:
     """Columns, rows and totals of keys and values together."""
     columns = [
-        Column("layer", place_header(measured, run)),
+        Column("layer", place_header(measured, run), names=True),
         *BYTES,
         Column("key_bits_per_element", "K bits/el", bits),
         Column("value_bits_per_element", "V bits/el", bits),
@@ -91,8 +98,8 @@ def by_tensor(
 ) -> tuple[list[Column], list[Row], list[Row]]:
     """Columns, rows and totals of every tensor, with all that is known of it."""
     columns = [
-        Column("layer", place_header(measured, run)),
-        Column("tensor", "tensor", left=True),
+        Column("layer", place_header(measured, run), names=True),
+        Column("tensor", "tensor", left=True, names=True),
         Column("cache", "cache", left=True),
         Column("tokens", "tokens"),
         Column("tokens_seen", "seen"),
@@ -108,8 +115,7 @@ def by_tensor(
         Column("kv_bits", "--kv-bits", _first_word, left=True),
         Column("symbol_model", "model", left=True),
         Column("coded_delta", "+d", yes_no),
-        CODED,
-        CODED_SAVING,
+        *CODED_BARS,
         BITS_PER_ELEMENT,
         ERROR,
     ]
@@ -128,8 +134,9 @@ def by_tensor(
         for name, tensor in zip(tensor_names(la), (la.keys, la.values), strict=True)
         if tensor.elements
     ]
+    rows = with_bars(rows)
     nothing = ("tokens", "tokens_seen", "tokens_allocated", "bits", "delta", "kv_bits")
-    blank = dict.fromkeys((*nothing, "symbol_model", "coded_delta"))
+    blank = dict.fromkeys((*nothing, "symbol_model", "coded_delta")) | NO_BARS
     totals = [
         part.to_json() | blank | {"layer": "total", "tensor": name, "cache": ""}
         for name, part in (

@@ -15,7 +15,7 @@ def comparison_view(result: Comparison, wide: bool) -> View:
     """A row a scheme at the target; at the foot every setting that was measured."""
     has_group = wide or "group" in result.schemes
     columns = (
-        Column("scheme", "scheme", left=True, folds=True),
+        Column("scheme", "scheme", left=True, folds=True, names=True),
         Column("coded_bytes", "coded", si_bytes),
         Column("coded_bits_per_element", "bits/el", bits),
         *((Column("stderr", "± of target", rough),) if wide else ()),

@@ -42,7 +42,7 @@ def file_view(result: PackedFile, wide: bool) -> View:
 def files_view(result: PackedFiles, wide: bool) -> View:
     """A row a file."""
     columns = (
-        Column("file", "file", left=True, folds=True),
+        Column("file", "file", left=True, folds=True, names=True),
         Column("raw_bytes", "16-bit", si_bytes),
         Column("fixed_bytes", "fixed", si_bytes),
         Column("coded_bytes", "coded", si_bytes),
@@ -60,7 +60,7 @@ def files_view(result: PackedFiles, wide: bool) -> View:
 def verification_view(result: Verification, wide: bool) -> View:
     """A line a layer, then whether it pays."""
     columns = (
-        Column("layer", "layer"),
+        Column("layer", "layer", names=True),
         Column("cache", "cache", left=True),
         Column("symbol_models", "models of K and V", left=True),
         Column("predicted_bytes", "predicted", si_bytes),

@@ -12,8 +12,8 @@ from cachegen_cli.results.settings import Settings
 def insights_view(result: Insights, wide: bool) -> View:
     """A row a figure."""
     columns = (
-        Column("observation", "mean over layers", left=True, folds=True),
-        Column("tensor", "of", left=True),
+        Column("observation", "mean over layers", left=True, folds=True, names=True),
+        Column("tensor", "of", left=True, names=True),
         Column("measured", "here", rounded),
         Column("null", "by chance", rounded),
         Column("paper", "paper", left=True),

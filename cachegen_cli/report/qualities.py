@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cachegen_cli.report.bars import bar
 from cachegen_cli.report.columns import (
     BITS_PER_ELEMENT,
     CODED,
@@ -23,7 +24,6 @@ from cachegen_cli.results.quality import Quality
 from cachegen_cli.results.sizes import Bytes
 
 _BAR = 24  # columns of the longest bar
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 KL = (Column("kl_nats", "KL nats", error), Column("kl_nats_stderr", "±", rough))
 PERPLEXITY_DIFFERENCE = Column("perplexity_difference", "Δ ppl", error)
@@ -68,7 +68,7 @@ def quality_view(result: QualityAnalysis, wide: bool) -> View:
     """A row a text."""
     measured, prompt = result.measurement, result.run.prompt
     columns = (
-        Column("text", "text", left=True, folds=True),
+        Column("text", "text", left=True, folds=True, names=True),
         Column("tokens", "context"),
         *((*SCORED, RAW, FIXED) if wide else ()),
         CODED,
@@ -102,15 +102,16 @@ def quality_view(result: QualityAnalysis, wide: bool) -> View:
 def sensitivity_view(result: Sensitivity, wide: bool) -> View:
     """A row a tensor with a bar."""
     columns = (
-        Column("layer", "layer"),
-        Column("tensor", "tensor", left=True),
+        Column("layer", "layer", names=True),
+        Column("tensor", "tensor", left=True, names=True),
         *((Column("cache", "cache", left=True),) if wide else ()),
         *KL,
         Column("bar", "", left=True, drawn=True),
     )
     largest = max(row.kl_nats for row in result.rows)
     rows = [
-        vars(row) | {"layer": row.label, "bar": _bar(row.kl_nats, largest)} for row in result.rows
+        vars(row) | {"layer": row.label, "bar": bar(row.kl_nats, largest, _BAR)}
+        for row in result.rows
     ]
     blank = {"cache": "", "bar": "", "kl_nats_stderr": None}
     totals = [
@@ -131,7 +132,7 @@ def sensitivity_view(result: Sensitivity, wide: bool) -> View:
 def plan_view(result: Plan, wide: bool) -> View:
     """A row a layer; at the foot the plan beside what else takes its bytes."""
     columns = (
-        Column("layer", "layer"),
+        Column("layer", "layer", names=True),
         Column("key_bits", "K bits"),
         Column("value_bits", "V bits"),
         CODED,
@@ -187,12 +188,6 @@ def _size_sentence(totals: Bytes) -> str:
         f" The cache takes {si_bytes(totals.raw_bytes)} in 16 bits, {si_bytes(totals.fixed_bytes)} "
         f"at fixed width and {si_bytes(totals.coded_bytes)} coded."
     )
-
-
-def _bar(value: float, largest: float) -> str:
-    """A bar in eighths of a column."""
-    eighths = round(8 * _BAR * max(value, 0.0) / largest) if largest > 0 else 0
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def _depth_sentence(result: Sensitivity) -> str:

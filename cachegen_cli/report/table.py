@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = dict[str, Any]
+
+
+class Figure(NamedTuple):
+    """A number and the key that says its unit, where a column holds several units."""
+
+    value: Any
+    key: str
 
 
 @dataclass(frozen=True)
@@ -17,7 +24,7 @@ class Column:
     """A column: ``key`` names its cells, ``show`` writes one for people.
 
     Text may be folded where ``folds`` says so; nothing else is ever cut or wrapped. What is
-    ``drawn`` is for people alone.
+    ``drawn`` is for people alone. Columns that say what a row is about have ``names``.
     """
 
     key: str
@@ -26,6 +33,7 @@ class Column:
     left: bool = False
     folds: bool = False
     drawn: bool = False
+    names: bool = False
 
 
 @dataclass(frozen=True)

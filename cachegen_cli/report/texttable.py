@@ -13,29 +13,62 @@ from cachegen_cli.report.table import Column, View
 
 _GAP = "  "
 _NARROWEST_TEXT = 16  # columns that text which folds keeps at least
+_DROP_BELOW = 80  # terminals narrower than this lose columns of a default view
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
-def table_lines(shown: View, width: int, color: bool) -> list[str]:
-    """Header, rule, rows and totals; only columns that fold give way to ``width``.
+def table_lines(
+    shown: View, width: int, *, color: bool, fit: bool, drop: bool
+) -> tuple[list[str], list[str]]:
+    """(header, rule, rows and totals; the headers of columns that were dropped).
+
+    Columns that fold give way to ``width`` first.
 
     Args:
         color: whether header and totals are bold by ANSI sequences.
+        fit: keep to ``width``: what is too wide is set as several tables one below the
+            other, each with the columns that name its rows.
+        drop: with ``fit``, leave columns out from the right instead where ``width`` is below 80.
     """
     header = [column.header for column in shown.columns]
     rows = [shown.cells(row) for row in shown.rows]
     totals = [shown.cells(row) for row in shown.totals]
     widths = [max(map(text_width, cells)) for cells in zip(header, *rows, *totals, strict=True)]
-    _fit(widths, shown.columns, width)
+    _fold(widths, shown.columns, width)
+    parts = _parts(widths, shown.columns, width) if fit else [list(range(len(widths)))]
+    dropped: list[str] = []
+    if drop and width < _DROP_BELOW:
+        dropped = [header[place] for part in parts[1:] for place in part if place not in parts[0]]
+        del parts[1:]
+    lines: list[str] = []
+    for part in parts:
+        top, body, feet = (
+            [[cells[place] for place in part] for cells in some]
+            for some in ([header], rows, totals)
+        )
+        columns, room = [shown.columns[place] for place in part], [widths[place] for place in part]
+        lines += [""] if lines else []
+        lines += _lines(top, body, feet, columns, room, color)
+    return lines, dropped
 
-    def drawn(cells: Sequence[str], bold: bool = False) -> list[str]:
-        lines = _row(cells, shown.columns, widths)
+
+def _lines(
+    header: list[list[str]],
+    rows: list[list[str]],
+    totals: list[list[str]],
+    columns: Sequence[Column],
+    widths: Sequence[int],
+    color: bool,
+) -> list[str]:
+    """One table."""
+
+    def drawn(some: list[list[str]], bold: bool = False) -> list[str]:
+        lines = [line for cells in some for line in _row(cells, columns, widths)]
         return [f"{_BOLD}{line}{_PLAIN}" for line in lines] if bold and color else lines
 
-    rule = "─" * (sum(widths) + len(_GAP) * (len(widths) - 1))
-    body = [line for row in rows for line in drawn(row)]
-    feet = [line for row in totals for line in drawn(row, bold=True)]
-    return [*drawn(header, bold=True), rule, *body, *([""] if feet else []), *feet]
+    feet = drawn(totals, bold=True)
+    rule = "─" * _wide(widths)
+    return [*drawn(header, bold=True), rule, *drawn(rows), *([""] if feet else []), *feet]
 
 
 def text_width(text: str) -> int:
@@ -47,13 +80,31 @@ def text_width(text: str) -> int:
     )
 
 
-def _fit(widths: list[int], columns: Sequence[Column], width: int) -> None:
-    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+def _wide(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _fold(widths: list[int], columns: Sequence[Column], width: int) -> None:
+    excess = _wide(widths) - width
     for place, column in enumerate(columns):
         if column.folds and excess > 0:
             given = min(excess, max(0, widths[place] - _NARROWEST_TEXT))
             widths[place] -= given
             excess -= given
+
+
+def _parts(widths: Sequence[int], columns: Sequence[Column], width: int) -> list[list[int]]:
+    """Places of the columns that stand side by side, each time after those that name rows."""
+    names = [place for place, column in enumerate(columns) if column.names or place == 0]
+    parts = [list(names)]
+    for place in range(len(widths)):
+        if place in names:
+            continue
+        here = parts[-1]
+        if len(here) > len(names) and _wide([widths[p] for p in (*here, place)]) > width:
+            parts.append(list(names))
+        parts[-1].append(place)
+    return [sorted(part) for part in parts]
 
 
 def _row(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> list[str]:

@@ -67,3 +67,26 @@ def whole(value: object) -> str:
         low, high = min(value), max(value)
         return f"{low}-{high}" if low != high else str(low)
     return str(value)
+
+
+def number(key: str, value: float | None) -> str:
+    """A figure in the unit that its key names."""
+    if value is None:
+        return "-"
+    if value < 0:
+        return f"-{number(key, -value)}"
+    if key.endswith("_bytes") or key.startswith("bytes_"):
+        return si_bytes(round(value))
+    if key.endswith(("_saving", "_agreement", "_agreement_stderr")):
+        return percent(value)
+    if key.endswith("bits_per_element"):
+        return bits(value)
+    return f"{value:,}" if isinstance(value, int) else error(value)
+
+
+def signed(key: str, value: float | None) -> str:
+    """A difference of two figures; of percentages in points."""
+    if value is None:
+        return "-"
+    text = number(key, abs(value)).replace(" %", " pt")
+    return ("+" if value > 0 else "-" if value < 0 else "") + text

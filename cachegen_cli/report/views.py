@@ -21,6 +21,7 @@ _VIEWS = {
     "verify": ("files", "verification_view"),
     "file": ("files", "file_view"),
     "files": ("files", "files_view"),
+    "differences": ("differences", "differences_view"),
     "prompt-cache": ("cachefiles", "cache_file_view"),
 }
 

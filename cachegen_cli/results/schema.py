@@ -24,6 +24,7 @@ KINDS = {
     "verify": ("files", "Verification"),
     "file": ("files", "PackedFile"),
     "files": ("files", "PackedFiles"),
+    "differences": ("differences", "Differences"),
     "prompt-cache": ("cachefile", "PromptCacheFile"),
 }
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from math import sqrt
 from typing import Any, ClassVar
 
+from cachegen_cli.results.detail import Detail, pooled_detail
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.spans import Entry, spans
 
@@ -135,6 +136,7 @@ class TensorResult(Bytes):
         coded_delta: whether that codes token deltas.
         tokens_to_pay: where plain packing won, the tokens from which tables would pay: an
             estimate from the same counts; None where they pay already, or never would.
+        detail: histogram and bits by channel group, where they were asked for.
     """
 
     bits: int
@@ -142,6 +144,12 @@ class TensorResult(Bytes):
     symbol_model: str | None = None
     coded_delta: bool | None = None
     tokens_to_pay: int | None = None
+    detail: Detail | None = None
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TensorResult:
+        """The inverse of `to_json`."""
+        return pick(cls, data | {"detail": Detail.from_json(data.get("detail"))})
 
 
 @dataclass(frozen=True)
@@ -188,7 +196,7 @@ class LayerResult:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LayerResult:
         """The inverse of `to_json`."""
-        tensors = {name: pick(TensorResult, data[name]) for name in ("keys", "values")}
+        tensors = {name: TensorResult.from_json(data[name]) for name in ("keys", "values")}
         return pick(cls, data | tensors | {"layers": tuple(data.get("layers", ()))})
 
 
@@ -227,7 +235,8 @@ def _pooled_tensor(tensors: Sequence[TensorResult]) -> TensorResult:
     sums = {f.name: getattr(total(tensors), f.name) for f in fields(Bytes)}
     choices: dict[str, Any] = {}
     for f in fields(TensorResult):
-        if f.name not in sums:
+        if f.name not in (*sums, "detail"):
             values = {getattr(tensor, f.name) for tensor in tensors}
             choices[f.name] = values.pop() if len(values) == 1 else None
-    return TensorResult(**sums, **choices)
+    detail = pooled_detail([t.detail for t in tensors], [t.elements for t in tensors])
+    return TensorResult(**sums, **choices, detail=detail)

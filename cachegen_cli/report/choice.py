@@ -1,0 +1,112 @@
+"""Which rows of a table are shown, and in which order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cachegen_cli.errors import UsageError
+from cachegen_cli.report.table import Column, Row, View
+
+_PLACES = ("layer", "layers", "entry")  # keys whose cells name cache entries
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is asked of a table's rows.
+
+    Attributes:
+        sort: a column's key or header, largest first; "-" before it smallest first.
+        layers: of cache entries or layers, None for all.
+        top: how many rows, None for all.
+    """
+
+    sort: str = ""
+    layers: frozenset[int] | None = None
+    top: int | None = None
+
+    @property
+    def option(self) -> str:
+        """The first option that was given, or ""."""
+        if self.sort:
+            return "--sort"
+        return "--layers" if self.layers is not None else "--top" if self.top is not None else ""
+
+
+def chosen(shown: View, choice: Choice) -> View:
+    """The view with the rows that are asked for; totals stay those of all rows.
+
+    Raises:
+        UsageError: a column that the table does not have, or layers in a table without them.
+    """
+    if not choice.option:
+        return shown
+    rows = list(shown.rows)
+    if choice.layers is not None:
+        rows = _of_layers(shown, choice.layers)
+    if choice.sort:
+        rows = _sorted(shown, choice.sort, rows)
+    rows = rows[: choice.top]
+    said = f"{len(rows)} of {len(shown.rows)} rows are shown"
+    said += (
+        "; the foot is over all of them." if shown.totals and len(rows) < len(shown.rows) else "."
+    )
+    return replace(shown, rows=rows, notes=(said, *shown.notes))
+
+
+def _of_layers(shown: View, layers: frozenset[int]) -> list[Row]:
+    keys = [column.key for column in shown.columns if column.key in _PLACES]
+    if not keys:
+        raise UsageError("the rows of this table are not layers", "drop --layers")
+    found = [row for row in shown.rows if layers & places_of(row[keys[0]])]
+    missing = layers - {place for row in shown.rows for place in places_of(row[keys[0]])}
+    if missing:
+        raise UsageError(
+            f"there is no layer {min(missing)} in this table",
+            f"layers go from 0 to {max(p for row in shown.rows for p in places_of(row[keys[0]]))}",
+        )
+    return found
+
+
+def layers_named(text: str) -> frozenset[int]:
+    """The numbers of "0-5,20".
+
+    Raises:
+        UsageError: it is no such list.
+    """
+    if not re.fullmatch(r"\s*\d+(-\d+)?\s*(,\s*\d+(-\d+)?\s*)*", text):
+        raise UsageError(f"'{text}' names no layers", "write numbers and ranges: --layers 0-5,20")
+    return frozenset(places_of(text))
+
+
+def places_of(label: Any) -> set[int]:
+    """Cache entries that a label names: 3, "3", "0-29", "0-2, 5" or "3/1"."""
+    found: set[int] = set()
+    for part in str(label).split(","):
+        if matched := re.match(r"\s*(\d+)(?:-(\d+))?", part):
+            first = int(matched[1])
+            found |= set(range(first, int(matched[2] or first) + 1))
+    return found
+
+
+def _sorted(shown: View, sort: str, rows: Sequence[Row]) -> list[Row]:
+    column = _column(shown.columns, sort.removeprefix("-"))
+    known = [row for row in rows if row[column.key] is not None]
+    rest = [row for row in rows if row[column.key] is None]
+    largest_first = not sort.startswith("-")
+    try:
+        ordered = sorted(known, key=lambda row: row[column.key], reverse=largest_first)
+    except TypeError:  # places such as 3 and "3/1" side by side, or lists
+        ordered = sorted(known, key=lambda row: str(row[column.key]), reverse=largest_first)
+    return ordered + rest
+
+
+def _column(columns: Sequence[Column], name: str) -> Column:
+    found = [c for c in columns if c.key == name] or [c for c in columns if c.header == name]
+    if len(found) != 1:
+        keys = ", ".join(c.key for c in columns if not c.drawn)
+        which = "has no column" if not found else "has several columns"
+        raise UsageError(f"the table {which} '{name}'", f"sort by one of {keys}")
+    return found[0]

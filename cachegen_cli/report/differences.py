@@ -1,0 +1,162 @@
+"""Results of one kind side by side: their figures, row by row, and what changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cachegen_cli import __version__
+from cachegen_cli.errors import UsageError
+from cachegen_cli.report.table import Column, Figure, Row, View
+from cachegen_cli.report.units import number, signed, times
+from cachegen_cli.report.views import view
+from cachegen_cli.results.differences import Difference, Differences
+from cachegen_cli.results.schema import Result
+
+_MAIN = ("coded_bytes", "kl_nats", "actual_bytes", "valid_bytes", "bytes_per_token", "measured")
+_SETTINGS = ("model", "prompt", "settings", "tool")
+
+
+def differences(results: Sequence[Result], names: Sequence[str], reference: int) -> Differences:
+    """Every figure of every row of results of one kind.
+
+    Args:
+        names: what the results are called.
+        reference: which of them the others are held against.
+
+    Raises:
+        UsageError: they are of different kinds.
+    """
+    kinds = [result.kind for result in results]
+    if len(set(kinds)) > 1:
+        raise UsageError(
+            f"{names[0]} is of the kind '{kinds[0]}', "
+            f"{next(n for n, k in zip(names, kinds, strict=True) if k != kinds[0])} is not",
+            "compare results of one command",
+        )
+    rows: dict[tuple[str, str], Difference] = {}
+    for wide in (False, True):
+        found = [dict(_figures(view(result, wide))) for result in results]
+        for place in dict.fromkeys(place for one in found for place in one):
+            row, figure, foot = place
+            values = tuple(one.get(place) for one in found)
+            rows.setdefault((row, figure), Difference(row, figure, values, foot, wide))
+    tool = {"name": "cachegen", "version": __version__}
+    return Differences(
+        tool, kinds[0], tuple(names), reference, _differing(results), tuple(rows.values())
+    )
+
+
+def _figures(shown: View) -> Iterator[tuple[tuple[str, str, bool], Any]]:
+    """((row, figure, whether it is at the foot), number)."""
+    names = [c for place, c in enumerate(shown.columns) if c.names or place == 0]
+    numbers = [c.key for c in shown.columns if c not in names and not c.drawn]
+    seen: Counter[str] = Counter()
+    for foot, rows in ((True, shown.totals), (False, shown.rows)):
+        for row in rows:
+            label = " ".join(filter(None, (_named(c, row[c.key]) for c in names)))
+            seen[label] += 1
+            if seen[label] > 1:  # as a grid over options may have it
+                label = f"{label} ({seen[label]})"
+            for key in numbers:
+                value = row[key]
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    yield (label, key, foot), value
+
+
+def _named(column: Column, value: Any) -> str:
+    if value is None or (isinstance(value, str) and not value.isdigit()):
+        return value or ""
+    return f"{column.header} {column.show(value)}"
+
+
+def _differing(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:
+    flat = []
+    for result in results:
+        data = result.to_json()
+        flat.append(dict(_leaves({key: data[key] for key in _SETTINGS if key in data})))
+    keys = dict.fromkeys(key for one in flat for key in one)
+    values = {key: tuple(one.get(key) for one in flat) for key in keys}
+    return {key: some for key, some in values.items() if any(v != some[0] for v in some)}
+
+
+def _leaves(data: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        name = f"{path}.{key}" if path else key
+        if isinstance(value, dict):
+            yield from _leaves(value, name)
+        else:
+            yield name, value
+
+
+def differences_view(result: Differences, wide: bool) -> View:
+    """A row a figure; by default of rows that have a sum only the one that matters most."""
+    usual = [row for row in result.rows if not row.wide]
+    feet, main = any(row.foot for row in usual), main_figure(result)
+    usual = [row for row in usual if not feet or row.foot or row.figure == main]
+    shown = list(result.rows) if wide else usual
+    others = [place for place in range(len(result.sources)) if place != result.reference]
+    many = len(others) > 1
+    columns = [
+        Column("row", "", left=True, folds=True, names=True),
+        Column("figure", "figure", left=True, names=True),
+    ]
+    for place in (result.reference, *others):
+        columns.append(Column(f"value_{place + 1}", _letter(place), _figure))
+        if place != result.reference:
+            of = f" {_letter(place)}" if many else ""
+            columns.append(Column(f"difference_{place + 1}", f"differs{of}", _signed))
+            columns.append(Column(f"ratio_{place + 1}", f"ratio{of}", times))
+    notes = [
+        "; ".join(f"{_letter(place)}: {name}" for place, name in enumerate(result.sources))
+        + f". Differences are from {_letter(result.reference)}, ratios to it."
+    ]
+    notes += [_settings_note(result)]
+    if len(shown) < len(result.rows):
+        notes.append(f"{len(result.rows) - len(shown)} more figures with --wide.")
+    return View(
+        f"{len(result.sources)} results of {result.compared}", columns,
+        [_row(row, result.reference) for row in shown], notes=notes,
+    )  # fmt: skip
+
+
+def main_figure(result: Differences) -> str:
+    """The figure that matters most of those that are there."""
+    found = {row.figure for row in result.rows if not row.wide}
+    return next((key for key in _MAIN if key in found), "")
+
+
+def _row(row: Difference, reference: int) -> Row:
+    cells: Row = {"row": row.row, "figure": row.figure}
+    parts = zip(row.values, row.less(reference), row.ratios(reference), strict=True)
+    for place, (value, less, ratio) in enumerate(parts, 1):
+        cells[f"value_{place}"] = Figure(value, row.figure)
+        cells[f"difference_{place}"] = Figure(less, row.figure)
+        cells[f"ratio_{place}"] = ratio
+    return cells
+
+
+def _settings_note(result: Differences) -> str:
+    if not result.settings:
+        return "Model, prompt, settings and versions are the same."
+    parts = [
+        f"{key} {' / '.join('-' if v is None else str(v) for v in values)}"
+        for key, values in result.settings.items()
+        if not key.endswith("sha256")
+    ]
+    if any(key.endswith("sha256") for key in result.settings):
+        parts.append("the text itself")
+    return f"Not the same: {'; '.join(parts)}."
+
+
+def _letter(place: int) -> str:
+    return chr(ord("A") + place)
+
+
+def _figure(figure: Figure) -> str:
+    return number(figure.key, figure.value)
+
+
+def _signed(figure: Figure) -> str:
+    return signed(figure.key, figure.value)
