@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from cachegen_cli import console
@@ -17,5 +20,7 @@ def run(
     prepared = source.capture_options(output.quiet)
     with console.progress(output.quiet) as progress:
         result = work(**prepared, **arguments, progress=progress)
+    command = shlex.join(("cachegen", *sys.argv[1:]))
+    result = replace(result, run=replace(result.run, command=command))
     output.deliver(result, result.run.messages)
     return result

@@ -79,6 +79,7 @@ class Run:
 
     Attributes:
         prompts: each text, where there are several; `prompt` is then their sum.
+        command: what was typed, or "" where no command was.
     """
 
     tool: dict[str, str]
@@ -88,6 +89,7 @@ class Run:
     warnings: tuple[Notice, ...]
     timing: dict[str, float]
     prompts: tuple[PromptInfo, ...] = ()
+    command: str = ""
 
     def with_warnings(self, more: Sequence[Notice]) -> Run:
         """The run with more warnings."""
@@ -133,6 +135,7 @@ class Run:
             warnings=tuple(pick(Notice, n) for n in data["warnings"]),
             timing=data["timing"],
             prompts=tuple(pick(PromptInfo, p) for p in data.get("prompts", ())),
+            command=data.get("command", ""),
         )
 
 

@@ -28,9 +28,10 @@ def page(result: Result, shown: View, full: View) -> str:
         element("h1", text(f"cachegen {result.kind}")),
         element("p", text(shown.title), class_="title"),
         _headline(head),
-        element("section", paragraphs(shown.notes), class_="notes"),
+        paragraphs(shown.notes[:1]),
         *map(_panel, panels),
-        _panel(Panel("Every figure", html_table(full), "")),
+        _panel(_every_figure(full)),
+        element("section", element("h2", "Notes"), paragraphs(full.notes[1:])),
         provenance(result),
     ]
     return _PAGE.format(
@@ -52,6 +53,13 @@ def _headline(figures: Sequence[Headline]) -> str:
     return element("dl", *tiles, class_="headline") if tiles else ""
 
 
+def _every_figure(full: View) -> Panel:
+    rows = len(full.rows) + len(full.totals)
+    if rows <= _LONG:
+        return Panel("Every figure", html_table(full), "")
+    return Panel("Every figure", "", f"{rows} rows, folded.", html_table(full))
+
+
 def _panel(panel: Panel) -> str:
     parts = [element("h2", text(panel.title)), element("p", text(panel.about)), panel.body]
     if panel.table:
@@ -59,6 +67,7 @@ def _panel(panel: Panel) -> str:
     return element("section", *parts)
 
 
+_LONG = 200  # rows, from which a table is folded
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>

@@ -109,7 +109,8 @@ def histogram(counts: Sequence[int], first: int, step: int, name: str) -> str:
     return shape + axis
 
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 400, 64, 44, 14
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 400, 72, 60, 14
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def curves(series: Sequence[tuple[str, Sequence[Dot]]], across: str, up: str) -> str:
@@ -130,14 +131,14 @@ def curves(series: Sequence[tuple[str, Sequence[Dot]]], across: str, up: str) ->
     for decade in range(low_y, high_y + 1):
         _, y = at(Dot(low_x, 10.0**decade, ""))
         parts.append(element("line", x1=_LEFT, x2=_WIDTH - 16, y1=f"{y:.1f}", y2=f"{y:.1f}"))
-        parts.append(element("text", f"{10.0**decade:g}", x=_LEFT - 6, y=f"{y + 4:.1f}",
-                             text_anchor="end"))  # fmt: skip
+        power = f"10{str(decade).translate(_RAISED)}"
+        parts.append(element("text", power, x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end"))
     step = max(1, ceil((high_x - low_x) / 10))
     for tick in range(low_x, high_x + 1, step):
         x, _ = at(Dot(tick, 10.0**low_y, ""))
-        parts.append(element("text", str(tick), x=f"{x:.1f}", y=_HEIGHT - _BOTTOM + 18,
+        parts.append(element("text", str(tick), x=f"{x:.1f}", y=_HEIGHT - _BOTTOM + 22,
                              text_anchor="middle"))  # fmt: skip
-    parts.append(element("text", text(across), x=_WIDTH - 16, y=_HEIGHT - 6, text_anchor="end"))
+    parts.append(element("text", text(across), x=_WIDTH - 16, y=_HEIGHT - 8, text_anchor="end"))
     for number, (name, some) in enumerate(series):
         drawn = sorted((dot for dot in some if dot.y > 0), key=lambda dot: dot.x)
         points = [at(dot) for dot in drawn]
