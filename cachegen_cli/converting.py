@@ -31,7 +31,7 @@ def write_capture(capture: Capture, path: Path | str, layout: str = "C") -> Prom
     # where MLX computes in float32 the cache does, too; it is written as the model has it
     dtype = getattr(mx, capture.model.dtype)
     save_cache(Path(path), capture.cache, metadata, layout, dtype)
-    return describe(path, "capture")
+    return describe(path, "capture", tuple(capture.notices))
 
 
 def convert(source: Path | str, target: Path | str, layout: str = "C") -> PromptCacheFile:

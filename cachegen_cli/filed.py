@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import overload
 
 from cachegen_cli.captures import Capture, Live
+from cachegen_cli.device import mx
 from cachegen_cli.entrynotices import copies_notice
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.infos import one_or_all
-from cachegen_cli.kvcache import CacheFile, LayerKV, make_cache
+from cachegen_cli.kvcache import CacheFile, LayerKV, make_cache, read_cache
 from cachegen_cli.model import Model, dtype_name
 from cachegen_cli.prompt import Prompt
 from cachegen_cli.promptcache.copies import copies_in
-from cachegen_cli.reading import encode
+from cachegen_cli.reading import encode, prefill
 from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo
 
 
@@ -71,7 +72,10 @@ def capture_file(
         allocated += sum(kv.allocated * kv.keys.shape[0] for kv in found)
     if not shapes:
         reasons = "; ".join(f"entry {s.entry} ({s.cache}): {s.reason}" for s in file.skipped[:3])
-        raise InputError(f"'{path}' holds no keys and values that can be analysed: {reasons}")
+        raise InputError(
+            f"'{path}' holds no keys and values that can be analysed: {reasons}",
+            "'cachegen inspect' lists what it holds",
+        )
     layers = FiledLayers(path, places)
     valid = sum(keys[0] * keys[1] for keys, *_ in shapes)
     notices = []
@@ -81,6 +85,22 @@ def capture_file(
                 "padding-left-out",
                 f"of {allocated} rows by head that the file holds {valid} are tokens; the rest is "
                 "padding and left out",
+            )
+        )
+    if any(x.dtype == mx.float32 for state in file.entries for x in state.floats):
+        notices.append(
+            Notice(
+                "rounded-to-16-bits",
+                f"the file holds float32 numbers; they are rounded to {dtype_name(shapes[0][3])} "
+                "before anything is measured, and 16-bit sizes are of those",
+            )
+        )
+    made_by = file.metadata.get("model")
+    if model is not None and made_by and made_by != model.id:
+        notices.append(
+            Notice(
+                "another-model",
+                f"the file says that '{made_by}' made it; the model here is '{model.id}'",
             )
         )
     pairs = copies_in(path)
@@ -121,10 +141,34 @@ def capture_file(
 
 def _live(layers: Sequence[LayerKV], model: Model, text: str | Prompt) -> Live:
     prompt = Prompt(text) if isinstance(text, str) else text
+    _check_model(layers, model)
     ids = encode(model, prompt, chat=False)
     if len(ids) < 2:
         raise InputError(f"{prompt.source} has too few tokens to predict one", "give more text")
     return Live(model, make_cache(iter_all(layers)), tuple(ids))
+
+
+def _check_model(layers: Sequence[LayerKV], model: Model) -> None:
+    """Raise InputError unless the entries are such as the model makes."""
+    own, skipped = read_cache(prefill(model, [0]), layers[0].keys.dtype)
+    if len(own) + len(skipped) != len(layers):
+        raise _other_model(f"it has {len(layers)} entries, the model {len(own) + len(skipped)}")
+    for found, mine in zip(layers, own, strict=True):
+        for x, y in ((found.keys, mine.keys), (found.values, mine.values)):
+            if (x.shape[0], x.shape[2]) != (y.shape[0], y.shape[2]):
+                raise _other_model(
+                    f"entry {found.layer} is of {x.shape[0]} heads of {x.shape[2]}, the model's of "
+                    f"{y.shape[0]} of {y.shape[2]}"
+                )
+        # a window where the model has none comes from --max-kv-size
+        if mine.window and not found.window and not found.stored:
+            raise _other_model(f"entry {found.layer} has no window, the model's has one")
+
+
+def _other_model(what: str) -> InputError:
+    return InputError(
+        f"the prompt cache is not of this model: {what}", "name the model that made it"
+    )
 
 
 def iter_all(layers: Sequence[LayerKV]) -> Iterator[LayerKV]:

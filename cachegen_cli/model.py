@@ -292,7 +292,7 @@ def _load_error(model_id: str, source: str, path: str, error: Exception) -> Mode
         )
     if kind == "HFValidationError":
         return ModelError(f"'{model_id}' is not a hub id", "hub ids look like OWNER/NAME")
-    hint = "it needs config.json, a tokenizer and *.safetensors weights of a type mlx-lm supports"
+    hint = "it needs config.json, a tokenizer and *.safetensors weights that mlx-lm supports"
     if source == "hub":
         hint = "see whether mlx_lm.generate runs it"
     elif source in ("bundled", "gguf"):

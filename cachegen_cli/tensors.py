@@ -95,7 +95,7 @@ class Tensor:
         """The codes; raises InputError where the values were not finite."""
         if not self._finite.item():
             raise InputError(
-                f"{self.name} holds NaN or infinite values",
+                f"{self.name} hold NaN or infinite values",
                 "a model that overflows its 16-bit dtype does this; try another precision",
             )
         if self.parameters is None:

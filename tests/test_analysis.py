@@ -150,7 +150,7 @@ def test_model_without_kv(mamba):
 def test_non_finite_layer_is_named(captured):
     kv = captured.layers[2]
     bad = LayerKV(2, kv.cache, kv.keys, kv.values * float("inf"), kv.tokens_seen)
-    with pytest.raises(InputError, match="layer 2's values holds NaN or infinite"):
+    with pytest.raises(InputError, match="layer 2's values hold NaN or infinite"):
         analyze(replace(captured, layers=(*captured.layers[:2], bad)))
 
 

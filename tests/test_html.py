@@ -126,10 +126,11 @@ def test_differences_on_a_page(captured):
 
 def test_a_page_is_read_again(detailed, tmp_path):
     path = tmp_path / "p.html"
-    path.write_text(render(detailed, "html"))
+    page = render(detailed, "html")
+    path.write_text(page)
     assert load_result(path) == detailed
     for damaged, why in (
-        (re.sub(r'cachegen-result">.{40}', 'cachegen-result">', path.read_text()), "damaged"),
+        (re.sub(r'cachegen-result">.{40}', 'cachegen-result">', page), "damaged"),
         (
             re.sub(r'(cachegen-result">.{400}).*?</script>', r"\1</script>", path.read_text()),
             "damaged",
@@ -184,6 +185,7 @@ def pages(detailed, graded, captured, tmp_path_factory):
 @pytest.mark.parametrize("name", ["detail", "sweep", "differences"])
 def test_a_browser_shows_it_without_errors_or_overflow(browser, pages, name, width):
     said: list[str] = []
+    asked: list[str] = []
     page = browser.new_page(viewport={"width": width, "height": 900})
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
@@ -193,6 +195,7 @@ def test_a_browser_shows_it_without_errors_or_overflow(browser, pages, name, wid
     page.goto((pages / f"{name}.html").as_uri())
     over = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(over) == 0 and said == []
+    assert [url for url in asked if not url.startswith("file:")] == []
     page.close()
 
 

@@ -11,7 +11,8 @@ from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache.entries import read_entry
 from cachegen_cli.kvcache.layers import LayerKV
 from cachegen_cli.kvcache.roles import assign_roles
-from cachegen_cli.promptcache.layouts import TOKENS, State, parse, what_is_wrong
+from cachegen_cli.promptcache.header import read_header
+from cachegen_cli.promptcache.layouts import TOKENS, BrokenCache, State, parse, what_is_wrong
 from cachegen_cli.results.run import Skipped
 
 # whatever a file that is none may make the readers stumble over
@@ -43,12 +44,11 @@ class CacheFile:
         """
         if not path.is_file():
             raise InputError(f"there is no prompt cache '{path}'", "check the path")
+        read_header(path)  # says what is wrong in words, where MLX would not
         try:
             loaded: Any = mx.load(str(path), return_metadata=True)
             arrays, metadata = loaded
             layout, user, entries = parse(arrays, metadata)
-            if not entries:
-                raise ValueError("it has no entries")
         except _BROKEN as error:
             raise _no_cache(path, error) from error
         return cls(path, layout, entries, user)
@@ -79,7 +79,7 @@ class CacheFile:
 
 
 def _check(entry: State) -> None:
-    """Raise ValueError or TypeError unless an entry's arrays are of one shape."""
+    """Raise BrokenCache unless an entry's arrays are of one shape."""
     own = vars(entry)
     for part in own.get("caches", ()):
         _check(part)
@@ -91,22 +91,22 @@ def _check(entry: State) -> None:
     pairs = zip(keys, values, strict=True) if packed else [(keys, values)]
     for x, y in pairs:
         if x.ndim != 4 or y.ndim != 4 or x.shape[:3] != y.shape[:3]:
-            raise ValueError(f"keys {x.shape} and values {y.shape} are not of one entry")
+            raise BrokenCache(f"keys {x.shape} and values {y.shape} are not of one entry")
         if not packed and not all(mx.issubdtype(a.dtype, mx.floating) for a in (x, y)):
-            raise TypeError("keys and values are no floating-point numbers")
+            raise BrokenCache("keys and values are no floating-point numbers")
     rows = (keys[0] if packed else keys).shape[2]
     for name in ("offset", "start_position", "keep", "max_size", "_idx", "chunk_size"):
         value = own.get(name, 0)
         if isinstance(value, float) or (isinstance(value, int) and value < 0):
-            raise ValueError(f"{name} is {value}")
+            raise BrokenCache(f"{name} is {value}")
     if "max_size" in own and not 0 <= own.get("keep", 0) <= own["max_size"] > 0:
-        raise ValueError(f"a window of {own['max_size']} keeps {own.get('keep')}")
+        raise BrokenCache(f"a window of {own['max_size']} keeps {own.get('keep')}")
     if isinstance(own.get("_idx"), int) and own["_idx"] > rows:
-        raise ValueError(f"its write place is {own['_idx']} of {rows} rows")
+        raise BrokenCache(f"its write place is {own['_idx']} of {rows} rows")
     offset = own.get("offset", rows)
     held = offset - own.get("start_position", 0) if isinstance(offset, int) else 0
     if not held >= 0 or (held > rows and "max_size" not in own):
-        raise ValueError(f"{held} tokens in {rows} rows")
+        raise BrokenCache(f"{held} tokens in {rows} rows")
 
 
 def _no_cache(path: Path, error: Exception, where: str = "") -> InputError:

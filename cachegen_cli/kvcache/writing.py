@@ -10,7 +10,8 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, OutputError
 from cachegen_cli.kvcache.entries import class_name
 from cachegen_cli.output import drafted
-from cachegen_cli.promptcache.layouts import FIELDS, State, cut, flat_b, flat_c
+from cachegen_cli.promptcache.flattening import cut, flat_b, flat_c
+from cachegen_cli.promptcache.layouts import FIELDS, State
 
 LAYOUTS = ("B", "C")
 

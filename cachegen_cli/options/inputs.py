@@ -12,6 +12,7 @@ import typer
 from cachegen_cli import console
 from cachegen_cli.errors import UsageError
 from cachegen_cli.prompt import Prompt, read_prompts
+from cachegen_cli.ranks import is_launched
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,18 @@ class SharedOptions(TextOptions):
             "layer's heads (tensor) or of the layers (pipeline), as far as the model can.",
         ),
     ] = "prompts"
+
+    def __post_init__(self) -> None:
+        """Refuse to cut a model that nobody holds in parts."""
+        if self.shard == "prompts":
+            return
+        if self.prompt_cache_file is not None:
+            raise UsageError("a prompt cache is not cut", "leave out --shard")
+        if not is_launched():
+            raise UsageError(
+                f"--shard {self.shard} is for several processes",
+                f"mlx.launch -n 2 --backend ring cachegen ... --shard {self.shard}",
+            )
 
 
 @dataclass(frozen=True)

@@ -8,29 +8,42 @@ from typing import Any
 
 from cachegen_cli.errors import InputError
 from cachegen_cli.promptcache.header import read_header
-from cachegen_cli.promptcache.layouts import TOKENS, State, what_is_wrong
+from cachegen_cli.promptcache.layouts import TOKENS, BrokenCache, State, what_is_wrong
 from cachegen_cli.results.cachefile import CacheEntry, PromptCacheFile
+from cachegen_cli.results.run import Notice
 from cachegen_cli.results.spans import Entry
 
 _ROWS = 2  # axis of the tokens
 
 
-def describe(path: Path | str, action: str = "inspect") -> PromptCacheFile:
+def describe(
+    path: Path | str, action: str = "inspect", warnings: tuple[Notice, ...] = ()
+) -> PromptCacheFile:
     """What a file holds.
+
+    Args:
+        action: the command that asks.
+        warnings: what it has to say.
 
     Raises:
         InputError: there is no such file, or it is no prompt cache.
     """
     path = Path(path)
     layout, metadata, states, size = read_header(path)
-    tokens = metadata.pop(TOKENS, "").split()
+    tokens = metadata.get(TOKENS, "").split()
+    if tokens and all(token.isdecimal() for token in tokens):
+        del metadata[TOKENS]
+    else:  # somebody else's
+        tokens = []
     try:
         entries = [entry for place, state in enumerate(states) for entry in _entries(place, state)]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(
             f"'{path}' is not a prompt cache: {what_is_wrong(error)}", "get it again"
         ) from error
-    return PromptCacheFile(action, str(path), layout, size, metadata, len(tokens), tuple(entries))
+    return PromptCacheFile(
+        action, str(path), layout, size, metadata, len(tokens), tuple(entries), warnings
+    )
 
 
 def _entries(place: Entry, state: State) -> list[CacheEntry]:
@@ -54,9 +67,9 @@ def _entries(place: Entry, state: State) -> list[CacheEntry]:
     rows = min(_int(own["_idx"]) if state.cls == "BatchKVCache" else held, first.shape[_ROWS])
     other = values[0] if packed else values
     if rows < 0 or first.shape[:3] != other.shape[:3]:
-        raise ValueError(f"{rows} tokens in rows {first.shape} and {other.shape}")
+        raise BrokenCache(f"{rows} tokens in rows {first.shape} and {other.shape}")
     if held > rows and "max_size" not in own:
-        raise ValueError(f"{seen} tokens in {rows} rows")
+        raise BrokenCache(f"{seen} tokens in {rows} rows")
     if "max_size" in own:
         rows = min(rows, _int(own["max_size"]))
     whole = first.shape[0] * first.shape[_ROWS]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cachegen_cli.errors import InputError
-from cachegen_cli.promptcache.layouts import State, parse, what_is_wrong
+from cachegen_cli.promptcache.layouts import BrokenCache, State, parse, what_is_wrong
 
 _LONGEST = 1 << 28  # bytes of a header
 _SMALL = 1 << 12  # numbers of an array that is read with the header: lengths, names
@@ -29,17 +29,19 @@ class Described:
         self.path, self.dtype = path, str(entry["dtype"])
         self.shape = tuple(map(int, entry["shape"]))
         if self.dtype not in _SIZES:
-            raise ValueError(f"an array of the unknown dtype {self.dtype}")
-        first, end = entry["data_offsets"]
-        self.offset, self.nbytes = start + int(first), int(end) - int(first)
+            raise BrokenCache(f"an array of the unknown dtype {self.dtype}")
+        first, end = map(int, entry["data_offsets"])
+        self.offset, self.nbytes = start + first, end - first
+        if not 0 <= first <= end:
+            raise BrokenCache("an array of it lies before its beginning")
         if self.nbytes != prod(self.shape) * _SIZES[self.dtype] or min(self.shape, default=0) < 0:
-            raise ValueError(f"an array {self.shape} of {self.dtype} in {self.nbytes} bytes")
+            raise BrokenCache(f"an array {self.shape} of {self.dtype} in {self.nbytes} bytes")
 
     def tolist(self) -> list[Any]:
         """Its numbers, if they are few."""
         n = prod(self.shape)
         if n > _SMALL:
-            raise ValueError(f"{n} numbers where few are expected")
+            raise BrokenCache(f"{n} numbers where few are expected")
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return list(struct.unpack(f"<{n}{_CODES[self.dtype]}", file.read(self.nbytes)))
@@ -50,6 +52,35 @@ class Described:
         return value
 
 
+def _table(path: Path) -> tuple[int, dict[str, str], dict[str, Described]]:
+    """(the file's length, its metadata, its arrays)."""
+    size = os.path.getsize(path)
+    with path.open("rb") as file:
+        if size < 8:
+            raise BrokenCache("it is too short for a safetensors file")
+        [length] = struct.unpack("<Q", file.read(8))
+        if length > min(_LONGEST, size - 8):
+            raise BrokenCache("it is cut, or no safetensors file")
+        try:
+            table = json.loads(file.read(length))
+        except (ValueError, RecursionError):
+            raise BrokenCache("its header is no JSON") from None
+    if not isinstance(table, dict):
+        raise BrokenCache("its header is no table of arrays")
+    metadata = table.pop("__metadata__", None) or {}
+    if not all(isinstance(value, str) for value in metadata.values()):
+        raise BrokenCache("its metadata are not all texts")
+    arrays = {name: Described(path, 8 + length, entry) for name, entry in table.items()}
+    end = 0
+    for one in sorted(arrays.values(), key=lambda one: (one.offset, one.nbytes)):
+        if one.nbytes and one.offset < end:
+            raise BrokenCache("arrays of it lie over each other")
+        end = one.offset + one.nbytes
+    if end > size:
+        raise BrokenCache("it is cut")
+    return size, metadata, arrays
+
+
 def read_header(path: Path) -> tuple[str, dict[str, str], list[State], int]:
     """(layout, the user's metadata, entries with `Described` arrays, the file's length).
 
@@ -57,19 +88,8 @@ def read_header(path: Path) -> tuple[str, dict[str, str], list[State], int]:
         InputError: there is no such file, or it is no prompt cache.
     """
     try:
-        size = os.path.getsize(path)
-        with path.open("rb") as file:
-            [length] = struct.unpack("<Q", file.read(8))
-            if length > min(_LONGEST, size - 8):
-                raise ValueError("it is cut, or no safetensors file")
-            table = json.loads(file.read(length))
-        metadata = {str(k): str(v) for k, v in (table.pop("__metadata__", None) or {}).items()}
-        arrays = {name: Described(path, 8 + length, entry) for name, entry in table.items()}
-        if any(one.offset + one.nbytes > size for one in arrays.values()):
-            raise ValueError("it is cut")
+        size, metadata, arrays = _table(path)
         layout, user, entries = parse(arrays, metadata)
-        if not entries:
-            raise ValueError("it has no entries")
     except OSError as error:
         raise InputError(
             f"'{path}' cannot be read: {error.strerror}", "name a prompt-cache file"

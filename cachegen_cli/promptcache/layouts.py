@@ -44,9 +44,9 @@ _META_TO_0_28_0 = {
     "QuantizedKVCache": ("step", "offset", "group_size", "bits"),
     "RotatingKVCache": ("keep", "max_size", "step", "offset", "_idx"),
 }
-_BATCH = ("offset", "left_padding")  # arrays after keys and values in layout B
+BATCH = ("offset", "left_padding")  # arrays after keys and values in layout B
 _OLD_NAMES = {"MambaCache": "ArraysCache"}
-_ROWS = 2  # axis of the tokens
+ROWS = 2  # axis of the tokens
 
 
 class State:
@@ -56,12 +56,23 @@ class State:
         self.cls = cls
         vars(self).update(attributes)
 
+    @property
+    def floats(self) -> list[Any]:
+        """Arrays of keys and values that are not quantized."""
+        own = vars(self)
+        inner = [x for part in own.get("caches", ()) for x in part.floats]
+        parts = (own.get("keys"), own.get("values"))
+        return inner + [x for x in parts if x is not None and not isinstance(x, list | tuple)]
+
+
+class BrokenCache(ValueError):
+    """What is wrong with a file, in words for people."""
+
 
 def what_is_wrong(error: Exception) -> str:
-    """What an error of a reader says, or that the file's parts do not fit each other."""
-    text = " ".join(str(error).split())[:300]
-    odd = not isinstance(error, ValueError | RuntimeError) or "unpack" in text or "zip()" in text
-    return "its metadata and arrays do not fit together" if odd or not text else text
+    """What a reader found, or that the file's parts do not fit each other."""
+    known = isinstance(error, BrokenCache)
+    return str(error)[:300] if known else "its metadata and arrays do not fit together"
 
 
 def layout_of(names: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
@@ -72,11 +83,9 @@ def layout_of(names: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
     """
     if any(name.endswith("_keys") for name in names) and "2.0" not in metadata:
         return "A"
-    if metadata.get("2.0") == "" and "1.0" in metadata:
-        return "C"
-    if "2.0" in metadata:
-        return "B"
-    raise ValueError("it has no list of cache classes")
+    if "2.0" in metadata:  # the first class, or the mark that scalars follow
+        return "B" if metadata["2.0"] else "C"
+    raise BrokenCache("it has no list of cache classes")
 
 
 def parse(
@@ -93,6 +102,7 @@ def parse(
     if layout == "B":
         classes = _nested(_below("2.", metadata))
         states, infos = _nested(arrays), _nested(_below("0.", metadata))
+        _check_classes(classes, states)
         entries = [
             _state_b(name, _at(states, place), _at(infos, place))
             for place, name in enumerate(classes)
@@ -106,8 +116,18 @@ def parse(
         place += 1
     states = _nested(found)
     classes = _nested(_below("1.", metadata))
+    _check_classes(classes, states)
     entries = [_state_c(name, states[place]) for place, name in enumerate(classes)]
     return layout, _below("0.", metadata), entries
+
+
+def _check_classes(classes: Any, states: Any) -> None:
+    """Raise BrokenCache unless there are entries and each has a class."""
+    if not classes or classes == [""]:
+        raise BrokenCache("it has no entries")
+    missing = [place for place, name in enumerate(classes) if not name]
+    if missing or len(states) > len(classes):
+        raise BrokenCache(f"it does not say the class of entry {[*missing, len(classes)][0]}")
 
 
 _PLAIN: dict[str, Callable[[Any], Any]] = {
@@ -123,7 +143,7 @@ def _entries_a(arrays: Mapping[str, Any]) -> list[State]:
 
 
 def _growing(keys: Any, values: Any) -> State:
-    return State("KVCache", keys=keys, values=values, offset=keys.shape[_ROWS])
+    return State("KVCache", keys=keys, values=values, offset=keys.shape[ROWS])
 
 
 def _state_b(name: str, state: Any, info: Any) -> State:
@@ -138,15 +158,22 @@ def _state_b(name: str, state: Any, info: Any) -> State:
         return State(name, arrays=_leaves(state))
     if state is None:
         return State(name, keys=None, values=None, offset=0)
-    keys, values = state[0], state[1]
-    rows = (keys[0] if isinstance(keys, list) else keys).shape[_ROWS]
+    keys, values = _at(state, 0), _at(state, 1)
+    _check_both(name, keys, values)
+    rows = (keys[0] if isinstance(keys, list) else keys).shape[ROWS]
     own = _numbers(name, info) if name in META else {}
     if name.startswith("Batch"):
-        own = {"_idx": rows} | own | dict(zip(_BATCH, state[2:], strict=True))
+        own = {"_idx": rows} | own | dict(zip(BATCH, state[2:], strict=True))
     own.setdefault("offset", rows)
     if name == "ChunkedKVCache":  # its own numbers can be wrong: all stored rows are valid
         own |= {"offset": rows, "start_position": 0}
     return State(name, keys=keys, values=values, **own)
+
+
+def _check_both(name: str, keys: Any, values: Any) -> None:
+    if (keys is None) != (values is None):
+        lost = "keys" if keys is None else "values"
+        raise BrokenCache(f"the {lost} of a {name} are missing in it")
 
 
 def _numbers(name: str, info: Any) -> dict[str, Any]:
@@ -167,8 +194,10 @@ def _state_c(name: str, state: Any) -> State:
     if name not in FIELDS:
         return State(name, arrays=_leaves(state))
     found = State(name, **dict(zip(FIELDS[name], state, strict=True)))
+    if name != "ArraysCache":
+        _check_both(name, state[0], state[1])
     if name == "ConcatenateKVCache":
-        found.offset = found.keys.shape[_ROWS]  # type: ignore[attr-defined]
+        found.offset = found.keys.shape[ROWS]  # type: ignore[attr-defined]
     return found
 
 
@@ -188,7 +217,7 @@ def _nested(items: Mapping[str, Any]) -> Any:
         by_place.setdefault(int(first), {})[rest] = value
     n = max(by_place) + 1
     if n > 4 * len(by_place) + 64:
-        raise ValueError("its entries are numbered with gaps")
+        raise BrokenCache("its entries are numbered with gaps")
     return [_nested(by_place[i]) if i in by_place else None for i in range(n)]
 
 
@@ -200,95 +229,3 @@ def _leaves(state: Any) -> list[Any]:
     if isinstance(state, list):
         return [leaf for part in state for leaf in _leaves(part)]
     return [] if state is None else [state]
-
-
-# writing
-
-
-def flat_c(
-    states: list[State], user: Mapping[str, str], scalar: Callable[[Any], Any]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """(arrays, metadata) of layout C.
-
-    Args:
-        scalar: makes an array of a number, of a list of numbers, or of None an empty one.
-    """
-    arrays: dict[str, Any] = {}
-    tags: list[tuple[str, str]] = []
-    for place, state in enumerate(states):
-        for path, value in _flattened(str(place), _c_state(state)):
-            if isinstance(value, bool | int | float):
-                tags.append((path, "scalar"))
-                arrays[path] = scalar(value)
-            elif isinstance(value, str):
-                tags.append((path, "string"))
-                arrays[path] = scalar([ord(char) for char in value])
-            elif value is None:
-                tags.append((path, "none"))
-                arrays[path] = scalar(None)
-            else:
-                arrays[path] = value
-    metadata = {f"0.{key}": value for key, value in user.items()}
-    metadata |= {f"1.{place}": state.cls for place, state in enumerate(states)} | {"2.0": ""}
-    for place, (path, kind) in enumerate(tags, 1):
-        metadata |= {f"2.{place}.0": path, f"2.{place}.1": kind}
-    return arrays, metadata
-
-
-def flat_b(states: list[State], user: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(arrays, metadata) of layout B, with the valid rows alone."""
-    arrays: dict[str, Any] = {}
-    metadata = {f"1.{key}": value for key, value in user.items()}
-    for place, state in enumerate(states):
-        metadata[f"2.{place}"] = state.cls
-        value, info = _b_state(state)
-        arrays |= dict(_flattened(str(place), value))
-        metadata |= dict(_flattened(f"0.{place}", info))
-    return arrays, metadata
-
-
-def _c_state(state: State) -> list[Any]:
-    if state.cls == "CacheList":
-        return [[_c_state(part), part.cls] for part in vars(state)["caches"]]
-    if state.cls not in FIELDS:
-        raise ValueError(f"{state.cls} is of no class that can be written")
-    return [vars(state).get(name) for name in FIELDS[state.cls]]
-
-
-def _b_state(state: State) -> tuple[Any, Any]:
-    """(arrays, metadata) of an entry."""
-    own = vars(state)
-    if state.cls == "CacheList":
-        parts = [_b_state(part) for part in own["caches"]]
-        names = [part.cls for part in own["caches"]]
-        return [value for value, _ in parts], [names, [info for _, info in parts]]
-    if state.cls == "ArraysCache":
-        return [array for array in own["cache"] if array is not None], ""
-    if state.cls not in FIELDS:
-        raise ValueError(f"layout B has no {state.cls}")
-    keys, values = own["keys"], own["values"]
-    if keys is None:
-        raise ValueError("layout B has no place for an empty entry")
-    rows = (keys[0] if isinstance(keys, list | tuple) else keys).shape[_ROWS]
-    if state.cls == "BatchKVCache":
-        n = int(own["_idx"])
-    elif "max_size" in own:  # a ring is written whole, with where it begins
-        n = int(own.get("_offset", own["offset"]))
-    else:
-        n = int(own.get("offset", rows)) - int(own.get("start_position", 0))
-    info = [str(own[name]) for name in META.get(state.cls, ())]
-    more = [own[name] for name in _BATCH] if state.cls.startswith("Batch") else []
-    return [cut(keys, n), cut(values, n), *more], info or ""
-
-
-def cut(x: Any, n: int) -> Any:
-    """The first n rows of an array, or of each part of packed codes."""
-    return [part[..., :n, :] for part in x] if isinstance(x, list | tuple) else x[..., :n, :]
-
-
-def _flattened(path: str, value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, list | tuple):
-        return [
-            leaf for place, part in enumerate(value) for leaf in _flattened(f"{path}.{place}", part)
-        ]
-    return [(path, value)]

@@ -13,6 +13,14 @@ _LAYOUTS = {
     "B": "of mlx-lm 0.19.1 to 0.31.3",
     "C": "of mlx-lm from 0.32.0 on",
 }
+_LATER = {"RotatingKVCache", "QuantizedKVCache"}  # what B holds otherwise until 0.28.0
+
+
+def _versions(result: PromptCacheFile) -> str:
+    written = result.layout == "B" and result.action != "inspect"
+    if written and any(entry.cache in _LATER for entry in result.entries):
+        return "of mlx-lm 0.28.1 to 0.31.3"
+    return _LAYOUTS[result.layout]
 
 
 def cache_file_view(result: PromptCacheFile, wide: bool) -> View:
@@ -25,7 +33,7 @@ def cache_file_view(result: PromptCacheFile, wide: bool) -> View:
         Column("value_dim", "V dim", whole),
         Column("dtype", "dtype", left=True),
         Column("tokens", "tokens", whole),
-        Column("tokens_allocated", "allocated", whole),
+        Column("tokens_allocated", "alloc", whole),
         *((Column("tokens_seen", "seen", whole),) if wide else ()),
         Column("valid_bytes", "valid", si_bytes),
         *((Column("allocated_bytes", "allocated", si_bytes),) if wide else ()),
@@ -42,8 +50,9 @@ def cache_file_view(result: PromptCacheFile, wide: bool) -> View:
     metadata = ", ".join(f"{k} {v}" for k, v in result.metadata.items() if len(v) <= 60)
     notes = [
         f"{result.file}: {si_bytes(result.file_bytes)}, layout {result.layout}, "
-        f"{_LAYOUTS[result.layout]}; tokens' rows and states take {si_bytes(result.valid_bytes)} "
+        f"{_versions(result)}; tokens' rows and states take {si_bytes(result.valid_bytes)} "
         f"of {si_bytes(result.allocated_bytes)}. {result.prompt_tokens or 'No'} token ids in it.",
         *([f"Metadata: {metadata}."] if metadata else []),
     ]
-    return View(f"Prompt cache of {len(result.entries)} entries", columns, rows, notes=notes)
+    n = len(result.entries)
+    return View(f"Prompt cache of {n} entr{'ies' if n != 1 else 'y'}", columns, rows, notes=notes)

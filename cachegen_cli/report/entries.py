@@ -17,6 +17,7 @@ def place_header(measured: Measurement, run: Run | None) -> str:
     places = [place for row in measured.layers for place in row.layers or (row.layer,)]
     held = len(places) + len(run.skipped) if run else len(places)
     alike = run is None or held == run.model.layers
+    alike = alike and (run is None or run.model.source != "file")
     return "layer" if alike and all(isinstance(place, int) for place in places) else "entry"
 
 

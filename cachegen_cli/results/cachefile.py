@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from cachegen_cli.results.picking import pick
+from cachegen_cli.results.run import Notice
 from cachegen_cli.results.spans import Entry
 
 
@@ -46,6 +47,7 @@ class PromptCacheFile:
         file_bytes: its length.
         metadata: the user's strings.
         prompt_tokens: token ids in the metadata.
+        warnings: of what made the file.
     """
 
     kind: ClassVar = "prompt-cache"
@@ -56,6 +58,7 @@ class PromptCacheFile:
     metadata: dict[str, str]
     prompt_tokens: int
     entries: tuple[CacheEntry, ...]
+    warnings: tuple[Notice, ...] = ()
 
     @property
     def valid_bytes(self) -> int:
@@ -81,7 +84,11 @@ class PromptCacheFile:
             entry | {name: tuple(entry[name]) if entry[name] else None for name in _SHAPES}
             for entry in data["entries"]
         ]
-        return pick(cls, data | {"entries": tuple(pick(CacheEntry, entry) for entry in entries)})
+        own = {
+            "entries": tuple(pick(CacheEntry, entry) for entry in entries),
+            "warnings": tuple(pick(Notice, notice) for notice in data.get("warnings", ())),
+        }
+        return pick(cls, data | own)
 
 
 _SHAPES = ("keys", "values")
