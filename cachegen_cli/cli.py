@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cachegen_cli import __version__, console
+from cachegen_cli import console
 from cachegen_cli.ranks import is_first
 
 # command -> its module, in the order of --help
@@ -92,15 +92,29 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        console.print_result(f"cachegen {__version__}\n")
+        console.print_result(_versions())
         raise typer.Exit
+
+
+def _versions() -> str:
+    """The program, what its figures depend on, and where it runs."""
+    from cachegen_cli.device import device_name
+    from cachegen_cli.infos import tool_versions
+
+    tool = tool_versions()
+    return (
+        f"cachegen {tool['version']}\nmlx {tool['mlx']}, mlx-lm {tool['mlx_lm']}\n"
+        f"device {tool['device']} ({device_name()}), {tool['platform']}\n"
+    )
 
 
 @app.callback()
 def root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print versions and device."
+        ),
     ] = False,
 ) -> None:
     """What entropy-coding a language model's KV cache would really save."""

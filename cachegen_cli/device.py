@@ -17,7 +17,12 @@ if sys.platform == "linux" and "mlx.core" not in sys.modules:
 
 import mlx.core as mx
 
-__all__ = ["mx", "on_cpu"]
+__all__ = ["device_name", "mx", "on_cpu"]
+
+
+def device_name() -> str:
+    """What the device calls itself: "Apple M3 Max", say."""
+    return str(mx.device_info(mx.default_device())["device_name"])
 
 
 def on_cpu() -> bool:

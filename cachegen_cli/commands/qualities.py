@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cachegen_cli.commands.running import run
+from cachegen_cli.options import completions
 from cachegen_cli.options.flatten import takes_options
 from cachegen_cli.options.inputs import SharedOptions, TextOptions
 from cachegen_cli.options.outputs import OutputOptions, PlanOptions
@@ -106,6 +107,7 @@ def compare(
         typer.Option(
             parser=Names.parse,
             metavar="NAME,NAME,...",
+            autocompletion=completions.schemes,
             help="Schemes to compare. Default: all that can be.",
         ),
     ] = None,

@@ -11,6 +11,7 @@ import typer
 
 from cachegen_cli import console
 from cachegen_cli.errors import UsageError
+from cachegen_cli.options import completions
 from cachegen_cli.prompt import Prompt, read_prompts
 from cachegen_cli.ranks import is_launched
 
@@ -25,6 +26,7 @@ class InputOptions:
             "--model",
             metavar="MODEL",
             envvar="CACHEGEN_MODEL",
+            autocompletion=completions.models,
             help="Hugging Face id, model folder or .gguf file. Default: the bundled "
             "SmolLM2-135M-Instruct, or the same model's hub id where it is not installed.",
         ),

@@ -12,6 +12,7 @@ import typer
 
 from cachegen_cli import console
 from cachegen_cli.errors import CHECK_FAILED, UsageError
+from cachegen_cli.options import completions
 from cachegen_cli.options.types import Percent
 
 if TYPE_CHECKING:  # --help needs no results
@@ -98,6 +99,7 @@ class SchemeOptions:
         typer.Option(
             "--scheme",
             metavar="NAME[:KEY=N,...]",
+            autocompletion=completions.schemes,
             help="group (min/max groups of tokens), mlx (mlx-lm's quantized cache; "
             "group_size), cachegen (LMCache's codec; bins, chunk), uniform (one step a tensor; "
             "error, step, bits or kl), transform (one step in a calibrated basis; error, step, "

@@ -1,0 +1,170 @@
+"""Which rows and columns of a table are shown, and how it keeps to a terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+
+from cachegen_cli import UsageError, analyze, render
+from cachegen_cli.report.bars import bar
+from cachegen_cli.report.choice import Choice, layers_named, places_of
+from cachegen_cli.report.table import Column, View
+from cachegen_cli.report.texttable import table_lines, text_width
+from cachegen_cli.report.units import number, signed
+from cachegen_cli.report.views import view
+
+
+def shown_rows(text: str) -> list[list[str]]:
+    """The cells of a table's rows, between rule and totals."""
+    lines = text.split("\n")
+    start = next(place for place, line in enumerate(lines) if line.startswith("─")) + 1
+    return [re.split(r"  +", line.strip()) for line in lines[start : lines.index("", start)]]
+
+
+def test_rows_are_sorted_and_cut(result):
+    by_key = render(result, "table", choice=Choice(sort="coded_bytes", top=2))
+    sizes = {layer.label: layer.total.coded_bytes for layer in result.measurement.layers}
+    expected = sorted(sizes, key=lambda label: -sizes[label])[:2]
+    assert [row[0] for row in shown_rows(by_key)] == expected
+    assert "2 of 4 rows are shown; the foot is over all of them." in by_key
+    smallest = render(result, "csv", choice=Choice(sort="-coded_bytes", top=1))
+    [row, *totals] = csv.DictReader(io.StringIO(smallest))
+    assert int(row["coded_bytes"]) == min(t.coded_bytes for t in result.measurement.tensors)
+    assert [t["layer"] for t in totals] == ["total"] * 3
+
+
+def test_layers_are_chosen(result):
+    some = render(result, "markdown", choice=Choice(layers=layers_named("1-2")))
+    assert [line.split("|")[1].strip() for line in some.splitlines() if line.startswith("| ")][
+        2:4
+    ] == ["1", "2"]
+    with pytest.raises(UsageError, match="no layer 7"):
+        render(result, "table", choice=Choice(layers=frozenset({7})))
+
+
+def test_what_cannot_be_chosen(result, swept, cachegen):
+    with pytest.raises(UsageError, match="has no column 'weight'"):
+        render(result, "table", choice=Choice(sort="weight"))
+    with pytest.raises(UsageError, match="several columns 'saving'"):
+        render(result, "table", choice=Choice(sort="saving"))
+    with pytest.raises(UsageError, match="not layers"):
+        render(swept, "table", choice=Choice(layers=frozenset({0})))
+    for text in ("", "a", "1,", "3-", "-3", "1;2"):
+        with pytest.raises(UsageError, match="names no layers"):
+            layers_named(text)
+    for form in ("json", "html"):
+        with pytest.raises(UsageError, match="holds every row"):
+            render(result, form, choice=Choice(top=1))
+    done = cachegen("analyze", "-p", "abc", "--top", 2, "--json")
+    assert done.code == 2 and "--top is for tables" in done.err
+
+
+@pytest.mark.parametrize(
+    ("label", "places"),
+    [
+        (3, {3}),
+        ("0-2", {0, 1, 2}),
+        ("0-1, 5", {0, 1, 5}),
+        ("3/1", {3}),
+        ("4#0", {4}),
+        ("total", set()),
+    ],
+)
+def test_places(label, places):
+    assert places_of(label) == places
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_wide_tables_are_set_one_below_the_other(result, swept, width):
+    for one in (result, swept):
+        text = render(one, "table", wide=True, width=width, fit=True)
+        assert max(map(text_width, text.splitlines())) <= width
+        full = view(one, True)
+        for column in full.columns:
+            assert column.header in text
+        for row in (*full.rows, *full.totals):
+            assert all(cell in text for cell in full.cells(row))
+        assert "Not shown" not in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 72])
+def test_narrow_terminals_lose_columns_from_the_right_and_say_so(result, width):
+    text = render(result, "table", width=width, fit=True)
+    head = text.split("\n\n")[1].splitlines()[0]
+    headers = [column.header for column in view(result, False).columns]
+    kept = re.split(r"  +", head.strip())
+    assert kept == headers[: len(kept)] and kept[0] == "layer"
+    named = text[text.index("Not shown in") :].split(":", 1)[1].split("\n\n")[0]
+    assert re.sub(r"\s+", " ", named).strip(" .").split(", ") == headers[len(kept) :]
+    assert all(len(line) <= width for line in text.splitlines() if "  " in line)
+
+
+def test_piped_tables_are_whole(result):
+    lines = render(result, "table", wide=True).splitlines()
+    assert sum(line.startswith("─") for line in lines) == 1
+
+
+def test_wide_characters_take_two_columns():
+    assert [text_width(t) for t in ("abc", "日本", "e\u0301", "é")] == [3, 4, 1, 1]
+    columns = [Column("a", "name", left=True), Column("b", "n")]
+    rows = [{"a": "日本", "b": 1}, {"a": "abcd", "b": 22}]
+    lines, _ = table_lines(View("t", columns, rows), 80, color=False, fit=True, drop=False)
+    assert lines[2:] == ["日本   1", "abcd  22"]
+
+
+def test_bars(result):
+    lengths = {0: "", 1: "▌", 2: "█", 3.8: "█▉", 4: "██", -1: "", None: ""}
+    assert {value: bar(value, 4.0, 2) for value in lengths} == lengths
+    assert bar(1, 0, 8) == ""
+    wide = render(result, "table", wide=True)
+    assert "████████" in wide
+    assert "coded_bar" not in render(result, "csv")
+
+
+def test_numbers_by_their_keys():
+    assert number("coded_bytes", 1500) == "1.50 kB" and number("coded_bytes", -1500) == "-1.50 kB"
+    assert number("coded_saving", 0.034) == "3.4 %" and signed("coded_saving", -0.01) == "-1.0 pt"
+    assert (
+        number("coded_bits_per_element", 3.14159) == "3.14"
+        and number("kl_nats", 0.0123) == "0.0123"
+    )
+    assert signed("elements", 1200) == "+1,200" and signed("kl_nats", 0.0) == "0"
+    assert number("x", None) == signed("x", None) == "-"
+
+
+def test_terminals(llama, cachegen, monkeypatch):
+    from cachegen_cli import console
+
+    monkeypatch.setattr(console.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    style = console.stdout_style()
+    assert style == (60, True, True)
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as inner:
+            inner.setenv(name, value)
+            assert console.stdout_style() == (60, False, True)
+
+
+def test_detail_over_texts(captured, llama):
+    one = analyze(captured, bits=3, detail=True).measurement.layers[0].keys.detail
+    both = analyze([captured, captured], bits=3, detail=True).measurement.layers[0].keys.detail
+    assert both.code_counts == tuple(2 * count for count in one.code_counts)
+    assert both.group_bits_per_element == pytest.approx(one.group_bits_per_element)
+
+
+@pytest.mark.parametrize("scheme", ["group", "uniform", "exact", "cachegen"])
+def test_detail_counts_every_element(captured, scheme):
+    import numpy as np
+
+    found = analyze(captured, bits=3, scheme=scheme, detail=True)
+    for layer in found.measurement.layers:
+        for size in (layer.keys, layer.values):
+            detail = size.detail
+            assert sum(detail.code_counts) == size.elements
+            bits = np.array(detail.group_bits_per_element)
+            assert bits.min() > 0 and len(bits) <= 32
+            codes = 8 * (size.raw_channel_bytes - size.parameter_bytes) / size.elements
+            assert bits.mean() == pytest.approx(codes, abs=0.05)
