@@ -114,7 +114,7 @@ def capture_file(
         layers=layers,
         skipped=tuple(file.skipped),
         model=ModelInfo(
-            id=model.id if model else file.metadata.get("model", "unknown model"),
+            id=model.id if model else _model_named(file.metadata),
             source="file",
             layers=len(file.entries),
             kv_heads=one_or_all(keys[0] for keys, *_ in shapes),
@@ -137,6 +137,12 @@ def capture_file(
         live=_live(layers, model, text) if model and text is not None else None,
         loaded=model,
     )
+
+
+def _model_named(metadata: dict[str, str]) -> str:
+    """What the file calls its model; of a folder its name."""
+    name = metadata.get("model", "unknown model")
+    return Path(name).name if Path(name).is_absolute() else name
 
 
 def _live(layers: Sequence[LayerKV], model: Model, text: str | Prompt) -> Live:

@@ -8,6 +8,7 @@ import pytest
 from processes import TEXT
 
 from cachegen_cli.checks import verdicts
+from cachegen_cli.console import Style
 from cachegen_cli.options.types import Percent, Size
 
 
@@ -38,7 +39,7 @@ def test_quality_as_columns(cachegen, quick):
 
 
 def test_a_wide_terminal_gets_the_plot(cachegen, quick, monkeypatch):
-    monkeypatch.setattr("cachegen_cli.console.stdout_style", lambda: (120, False))
+    monkeypatch.setattr("cachegen_cli.console.stdout_style", lambda: Style(120))
     assert "│" in cachegen("sweep", *quick, "--quality", "--bits", "2,8").out
     assert "│" not in cachegen("sweep", *quick, "--bits", "2,8").out
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 from cachegen_cli import console
 from cachegen_cli.options.inputs import InputOptions
 from cachegen_cli.options.outputs import ReportOptions
+from cachegen_cli.options.typed import command_of
 
 
 def run(
@@ -20,7 +20,7 @@ def run(
     prepared = source.capture_options(output.quiet)
     with console.progress(output.quiet) as progress:
         result = work(**prepared, **arguments, progress=progress)
-    command = shlex.join(("cachegen", *sys.argv[1:]))
+    command = command_of(sys.argv[1:], output.OWN)
     result = replace(result, run=replace(result.run, command=command))
     output.deliver(result, result.run.messages)
     return result

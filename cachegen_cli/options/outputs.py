@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
 from cachegen_cli import console
 from cachegen_cli.errors import UsageError
+from cachegen_cli.options.typed import SHOWING, WRITING
 from cachegen_cli.output import SUFFIXES, check_target, write_text
 from cachegen_cli.ranks import is_first
 from cachegen_cli.results.schema import Result, to_json
@@ -24,6 +25,8 @@ Format = Literal["table", "json", "csv", "markdown", "html"]
 @dataclass(frozen=True)
 class ReportOptions:
     """What a report looks like on stdout."""
+
+    OWN: ClassVar = SHOWING  # options that change no result
 
     format: Annotated[
         Format | None,
@@ -98,6 +101,8 @@ class ReportOptions:
 @dataclass(frozen=True)
 class OutputOptions(ReportOptions):
     """Where the result goes and what it looks like."""
+
+    OWN: ClassVar = WRITING
 
     output: Annotated[
         Path | None,
