@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -140,9 +141,9 @@ def capture_file(
 
 
 def _model_named(metadata: dict[str, str]) -> str:
-    """What the file calls its model; of a folder its name."""
+    """What the file calls its model; of a folder its name, without the mark of a conversion."""
     name = metadata.get("model", "unknown model")
-    return Path(name).name if Path(name).is_absolute() else name
+    return re.sub(r"-[0-9a-f]{12}$", "", Path(name).name) if Path(name).is_absolute() else name
 
 
 def _live(layers: Sequence[LayerKV], model: Model, text: str | Prompt) -> Live:

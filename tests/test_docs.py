@@ -27,6 +27,7 @@ from cachegen_cli import (
 from cachegen_cli.cli import COMMANDS
 from cachegen_cli.insights import insights
 from cachegen_cli.prompt import samples_folder
+from cachegen_cli.report.differences import differences
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -146,10 +147,24 @@ def test_every_json_key_is_documented(result, swept, captured, llama, tmp_path):
         plan(texts, target_bits=5.2, choices=(2, 4)), analyze(texts, quality=True),
         insights(texts), compare(texts, schemes=("group", "uniform")),
         calibrate(str(llama), "a text " * 9, tmp_path / "p.safetensors"),
+        analyze(captured, detail=True), differences([result, result], ["a", "b"], 0),
     )  # fmt: skip
     for one in results:
         for key in set(keys(json.loads(to_json(one)))):
             assert f"`{key}`" in section or f"`{key}[]`" in section, key
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"])
+def test_links_between_pages_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if link.startswith("http"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        heads = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if anchor else []
+        known = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
+        assert not anchor or anchor in known, link
 
 
 def test_every_sample_is_described():
