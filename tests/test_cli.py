@@ -55,7 +55,7 @@ def test_output_file_takes_its_format_from_the_suffix(cachegen, quick, tmp_path,
     done = cachegen("analyze", *quick, "-o", target)
     assert done.code == 0 and done.out == "" and f"Wrote {target}" in done.err
     shown = cachegen("analyze", *quick, "-f", format).out
-    if format != "json":
+    if format not in ("json", "html"):  # which have times in them
         assert target.read_text() == shown
     assert os.listdir(tmp_path) == [target.name]
 

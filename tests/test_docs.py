@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tiny import LLAMA, make_model
 from cachegen_cli import (
     analyze,
     calibrate,
+    capture,
     capture_texts,
     compare,
     pack,
@@ -23,6 +25,7 @@ from cachegen_cli import (
     sensitivity,
     to_json,
     verify,
+    write_capture,
 )
 from cachegen_cli.cli import COMMANDS
 from cachegen_cli.insights import insights
@@ -77,23 +80,28 @@ def commands_of(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])
-def test_every_command_of_the_docs_runs(page, workplace):
+def test_every_command_of_the_docs_runs(page, workplace, cachegen, monkeypatch):
     """As it stands there, with a tiny model in the place of real ones."""
-    folder, environment = workplace
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("CACHEGEN_MODEL", "model")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     for line in commands_of(page):
-        if any(word in line for word in ELSEWHERE):
+        if any(word in line for word in ELSEWHERE) or ("| jq" in line and not shutil.which("jq")):
             continue
-        if "| jq" in line and not shutil.which("jq"):
-            continue
-        assert "cachegen" in line, f"nobody has said how to test: {line}"
-        line = re.sub(r"mlx-community/\S+|OWNER/NAME|LARGE", str(folder / "model"), line)
-        line = line.replace("uv run cachegen", "cachegen").split("&&", 1)[-1]
-        line = re.sub(r" -n 2 --backend ring", f" -n 2 --backend ring -p {PORT}", line)
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", line], cwd=folder, env=environment,
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
-        assert done.returncode in (0, 3), (line, done.stderr)
+        line = re.sub(r"mlx-community/\S+|OWNER/NAME|LARGE", "model", line.split("&&")[-1].strip())
+        line = line.replace("uv run cachegen", "cachegen")
+        line = line.replace("-n 2 --backend ring", f"-n 2 --backend ring -p {PORT}")
+        for target in re.findall(r" -o (\S+)", line):  # of an example before
+            Path(target).unlink(missing_ok=True)
+        if line.startswith("cachegen ") and "|" not in line and "<" not in line:
+            done = cachegen(*shlex.split(line)[1:])
+            code, said = done.code, done.err
+        else:
+            assert "cachegen" in line, f"nobody has said how to test: {line}"
+            shell = ["bash", "-o", "pipefail", "-c", line]
+            ran = subprocess.run(shell, capture_output=True, text=True, timeout=300)
+            code, said = ran.returncode, ran.stderr
+        assert code in (0, 3), (line, said)
 
 
 PORT = 20_000 + os.getpid() % 20_000
@@ -101,35 +109,30 @@ PORT = 20_000 + os.getpid() % 20_000
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """A folder with the files that the examples name, and an environment with a tiny model."""
+    """A folder with the files that the examples name, and a tiny model."""
     folder = tmp_path_factory.mktemp("docs")
-    # of a kind that can be cut into stages
-    make_model(folder / "model", LLAMA | {"model_type": "qwen2", "max_position_embeddings": 8192})
+    kind = {"model_type": "qwen2", "head_dim": 64, "max_position_embeddings": 8192}
+    model = make_model(
+        folder / "model", LLAMA | kind | {"num_hidden_layers": 2}
+    )  # to be cut in two
     shutil.copytree(ROOT / "sample_prompts", folder / "sample_prompts")
     words = "It was a quiet night on the river. "
-    (folder / "notes.txt").write_text(words * 8)
-    (folder / "more.txt").write_text("And then it rained. " * 8)
-    (folder / "other.txt").write_text("Another text altogether. " * 8)
-    for name in ("texts", "corpus", "code", "notes", "caches"):
+    texts = {"notes": words * 8, "more": "And then it rained. " * 8, "other": "Another text. " * 12}
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_text(text)
+    for name in ("texts", "corpus", "code", "notes"):
         (folder / name).mkdir()
-        if name != "caches":
-            for part in range(4):
-                (folder / name / f"{part}.txt").write_text(f"Text {part}: {words * 8}")
+        for part in range(4):
+            (folder / name / f"{part}.txt").write_text(f"Text {part}: {words * 8}")
     lines = [json.dumps({"text": words * 6, "content": words * 7}) for _ in range(3)]
     (folder / "texts.jsonl").write_text("\n".join(lines))
-    run = [sys.executable, "-m", "cachegen_cli"]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "CACHEGEN_MODEL": str(folder / "model")}
-
-    def made(*arguments: str) -> None:
-        subprocess.run([*run, *arguments], cwd=folder, env=environment, check=True,
-                       capture_output=True)  # fmt: skip
-
-    made("capture", "--prompt", "@notes.txt", "-o", "old.safetensors", "--layout", "B")
-    shutil.copy(folder / "old.safetensors", folder / "caches" / "one.safetensors")
-    for name, bits in (("before", "4"), ("after", "3"), ("a", "2"), ("b", "3"), ("c", "5")):
-        made("analyze", "-p", words * 8, "--bits", bits, "-o", f"{name}.json")
-    return folder, environment
+    captured = capture(str(model), texts["notes"], keep_cache=True)
+    (folder / "caches").mkdir()
+    for name in ("old.safetensors", "caches/one.safetensors"):
+        write_capture(captured, folder / name, "B")
+    for name, bits in (("before", 4), ("after", 3), ("a", 2), ("b", 3), ("c", 5)):
+        (folder / f"{name}.json").write_text(to_json(analyze(captured, bits=bits)))
+    return folder
 
 
 def test_every_json_key_is_documented(result, swept, captured, llama, tmp_path):
