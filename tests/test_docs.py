@@ -111,7 +111,7 @@ PORT = 20_000 + os.getpid() % 20_000
 def workplace(tmp_path_factory):
     """A folder with the files that the examples name, and a tiny model."""
     folder = tmp_path_factory.mktemp("docs")
-    kind = {"model_type": "qwen2", "head_dim": 64, "max_position_embeddings": 8192}
+    kind = {"model_type": "qwen2", "hidden_size": 256, "max_position_embeddings": 8192}
     model = make_model(
         folder / "model", LLAMA | kind | {"num_hidden_layers": 2}
     )  # to be cut in two
