@@ -144,14 +144,14 @@ def _curve(text: str, profile: Profile | None) -> list[Settings]:
     info = profile.info if profile and SCHEMES[name].profile_use != "none" else None
     if SCHEMES[name].has_bits:
         return [Settings(bits, bits, scheme=name, options=options) for bits in WIDTHS]
-    clash = ({key for point in CURVES[name] for key in point} | _TARGETS) & set(options)
+    clash = ({key for point in CURVES.get(name, ({},)) for key in point} | _TARGETS) & set(options)
     if clash:
         raise UsageError(
             f"a curve of {name} needs its {', '.join(clash)} free", "compare varies it itself"
         )
     return [
         settings_with("uniform", Settings(scheme=name, options=point | options, profile=info))
-        for point in CURVES[name]
+        for point in CURVES.get(name, ({},))
     ]
 
 

@@ -11,6 +11,9 @@ from typing import BinaryIO
 
 from cachegen_cli.errors import OutputError, UsageError
 
+FORMATS = ("table", "json", "csv", "markdown", "html")
+WHOLE = ("json", "html")  # which hold every row
+FOR_MACHINES = ("csv",)  # which hold every column
 SUFFIXES = {".txt": "table", ".json": "json", ".csv": "csv", ".md": "markdown", ".html": "html"}
 """The format that a file's suffix names."""
 

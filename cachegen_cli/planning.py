@@ -23,6 +23,7 @@ from cachegen_cli.results.planning import SAME_BYTES, Candidate, Plan, Target, T
 from cachegen_cli.results.run import Notice
 from cachegen_cli.results.settings import PlannedWidths, Settings
 from cachegen_cli.schedules import check, settings_with, widths
+from cachegen_cli.schemes import SCHEMES
 from cachegen_cli.targets import one_target
 from cachegen_cli.texts import Texts
 from cachegen_cli.trials import Trials
@@ -75,7 +76,8 @@ def plan(
     settings = settings_with("uniform", settings or Settings())
     if not settings.key_bits:
         raise UsageError(
-            f"scheme {settings.scheme} has no code widths to plan", "take group or mlx"
+            f"scheme {settings.scheme} has no code widths to plan",
+            f"take {' or '.join(name for name, one in SCHEMES.items() if one.has_bits)}",
         )
     check(settings)
     texts = captured(source, prompt, progress, capture_options, continuation)

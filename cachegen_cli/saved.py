@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from cachegen_cli.errors import InputError
@@ -11,13 +12,15 @@ _LARGEST = 1 << 30  # bytes; a result of 80 layers and many settings takes a few
 
 
 def load_result(path: Path | str) -> Result:
-    """The result in a JSON file, or in a page that `report` wrote.
+    """The result in a JSON file, or in a page of one; "-" reads JSON from stdin.
 
     Raises:
         InputError: there is no such file, or no result in it.
     """
-    path = Path(path)
     try:
+        if str(path) == "-":
+            return from_json(sys.stdin.read())
+        path = Path(path)
         if path.stat().st_size > _LARGEST:
             raise InputError(f"'{path}' is too large for a result", "name the .json of a command")
         text = path.read_text(encoding="utf-8-sig")

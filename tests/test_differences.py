@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cachegen_cli import UsageError, analyze, from_json, render, to_json
+from cachegen_cli.output import FORMATS
 from cachegen_cli.report.differences import differences
 from cachegen_cli.saved import load_result
 
@@ -65,16 +67,43 @@ def test_sweeps_and_other_kinds(swept, both):
         f"bits {bits} group {group}" for bits in (2, 8) for group in (16, 32)
     }
     assert "are the same" in render(same, "table")
-    with pytest.raises(UsageError, match="of the kind 'sweep', b is not"):
+    with pytest.raises(UsageError, match="a of 'sweep', b of 'analyze'"):
         differences([swept, both[0]], ["a", "b"], 0)
 
 
+def test_what_all_rows_share_is_compared(captured):
+    from cachegen_cli import sweep
+
+    one, other = (sweep(captured, bits=(2, 4), scheme=name) for name in ("group", "cachegen"))
+    found = differences([one, other], ["a", "b"], 0)
+    assert found.settings["settings.scheme"] == ("group", "cachegen")
+    assert "No row is in all of them" in render(found, "table")
+
+
+def test_a_result_from_stdin(files, cachegen, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(files[0].read_text()))
+    assert cachegen("report", "-").out == cachegen("report", files[0]).out
+
+
+def test_commands_are_recorded_without_what_only_shows(llama, files, cachegen, monkeypatch):
+    asked = ("analyze", "--model", llama, "-p", "a b")
+    assert cachegen(*asked, "--wide", "-q", "-o", files[0], "--force").code == 0
+    assert json.loads(cachegen(*asked, "--json").out)["command"] == (
+        f"cachegen analyze --model {llama} -p 'a b'"
+    )
+    monkeypatch.setenv("CACHEGEN_MODEL", str(llama))
+    told = json.loads(cachegen("analyze", "-p", "ab", "-f", "json").out)["command"]
+    assert told == f"CACHEGEN_MODEL={llama} cachegen analyze -p ab"
+
+
 def test_report(files, both, cachegen, tmp_path):
-    for form in ("table", "csv", "markdown", "json", "html"):
+    for form in FORMATS:
         assert cachegen("report", files[0], "-f", form).out == render(both[0], form)
     page = tmp_path / "p.html"
     assert cachegen("report", *files, "-o", page).code == 0
-    assert load_result(page) == differences(both, [str(path) for path in files], 0)
+    found = load_result(page)
+    assert found.command == f"cachegen report {files[0]} {files[1]}"
+    assert replace(found, command="") == differences(both, [str(path) for path in files], 0)
     second = cachegen("report", *files, "--reference", 2, "--json")
     assert json.loads(second.out)["reference"] == 1
     assert cachegen("report", *files, "--reference", 3).code == 2
@@ -84,7 +113,8 @@ def test_report(files, both, cachegen, tmp_path):
     ("content", "words"),
     [
         (None, "cannot be read"), (b"", "not a result"), (b"{}", "not a result"),
-        (b"\xff\xfe\x00", "holds no text"), (b'{"schema": 9, "kind": "analyze"}', "schema 9"),
+        (b"\xff\xfe\x00", "holds no text"), (b"[" * 200_000, "not a result"),
+        (b'{"schema": 9, "kind": "analyze"}', "schema 9"),
         (b"<!doctype html>", "holds no result"), (b"<!DOCTYPE html><p>", "holds no result"),
     ],
 )  # fmt: skip
@@ -100,6 +130,6 @@ def test_files_that_hold_no_result(tmp_path, content, words, cachegen):
 def test_results_of_the_first_version_still_render(name):
     """Written by the program as it was when part 1 of its history ended."""
     result = load_result(DATA / f"first-{name}.json")
-    for form in ("table", "csv", "markdown", "json", "html"):
+    for form in FORMATS:
         assert render(result, form)
     assert "entropy" in render(result, "table")

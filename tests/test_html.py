@@ -199,6 +199,18 @@ def test_a_browser_shows_it_without_errors_or_overflow(browser, pages, name, wid
     page.close()
 
 
+@pytest.mark.parametrize("name", ["detail", "sweep"])
+def test_paper_holds_the_page(browser, pages, name):
+    page = browser.new_page(viewport={"width": 1046, "height": 718}, color_scheme="dark")
+    page.emulate_media(media="print", color_scheme="dark")  # A4, landscape, less its margins
+    page.goto((pages / f"{name}.html").as_uri())
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    over = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(over) == 0
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.close()
+
+
 def test_theme_tensor_and_json_in_a_browser(browser, pages, detailed):
     page = browser.new_page(color_scheme="dark", accept_downloads=True)
     page.goto((pages / "detail.html").as_uri())

@@ -104,6 +104,7 @@ def write_b(path, cache, metadata):
             arrays |= {f"{i}.{j}": x for j, x in enumerate(c.cache)}
             strings |= {f"0.{i}": "", f"2.{i}": "MambaCache"}
         else:
+            assert name == "CacheList", f"write_b knows no {name}"
             strings |= {f"0.{i}.0.0": "ArraysCache", f"0.{i}.0.1": "KVCache"}
             strings |= {f"0.{i}.1.0": "", f"0.{i}.1.1": ""}
             arrays |= {f"{i}.0.{j}": x for j, x in enumerate(c[0].cache)}

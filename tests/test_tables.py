@@ -36,6 +36,20 @@ def test_rows_are_sorted_and_cut(result):
     assert [t["layer"] for t in totals] == ["total"] * 3
 
 
+def test_a_wrong_choice_loses_no_result(quick, cachegen, tmp_path):
+    target = tmp_path / "r.csv"
+    for asked in (
+        ("--sort", "banana"),
+        ("--layers", "77"),
+        ("--layers", "0-3", "--sort", "saving"),
+    ):
+        done = cachegen("analyze", *quick, *asked, "-o", target, "--force")
+        assert done.code == 2 and "all rows are shown: " in done.err and "hint: " in done.err
+        assert len(target.read_text().splitlines()) == 1 + 8 + 3
+    with pytest.raises(UsageError, match="backwards"):
+        layers_named("3-1")
+
+
 def test_layers_are_chosen(result):
     some = render(result, "markdown", choice=Choice(layers=layers_named("1-2")))
     assert [line.split("|")[1].strip() for line in some.splitlines() if line.startswith("| ")][

@@ -5,8 +5,8 @@
     ... PAGE [PAGE ...]             these pages alone
 
 In a block of ```console, a line that starts with "$ " is run by bash, and what follows is its
-output. The blocks of a page share a folder, in which `sample_prompts/` lies. A number may
-differ a little between machines: the check lets it.
+output. The blocks of a page share a folder, in which `sample_prompts/` lies. What is measured
+may differ a little between machines, and the check lets it; counts may not.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ REFERENCE = "docs/reference.md"
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
 _NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
+_COUNT = re.compile(r"(?<![\d.,])\d{1,5}(?![\d.,e]*\d)(?! ?(?:[kMGT]?B|%|\w+\.cgkv)\b)")
 _RELATIVE = 0.06  # by which a number may differ
 
 
@@ -90,6 +91,8 @@ def different(old: str, new: str) -> list[str]:
 
 def _alike(one: str, other: str) -> bool:
     if _NUMBER.sub("#", "".join(one.split())) != _NUMBER.sub("#", "".join(other.split())):
+        return False
+    if _COUNT.findall(one) != _COUNT.findall(other):  # tokens, layers, rows
         return False
     pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
     return all(_near(a.replace(",", ""), b.replace(",", "")) for a, b in pairs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 from cachegen_cli.errors import UsageError
 from cachegen_cli.options.flatten import takes_options
 from cachegen_cli.options.outputs import OutputOptions
+from cachegen_cli.options.typed import command_of
 
 REPORT_EXAMPLES = """\b
 Examples:
@@ -44,4 +47,5 @@ def report(
         return
     from cachegen_cli.report.differences import differences
 
-    output.deliver(differences(results, [str(path) for path in files], reference - 1))
+    found = differences(results, [str(path) for path in files], reference - 1)
+    output.deliver(replace(found, command=command_of(sys.argv[1:], output.OWN)))

@@ -37,8 +37,12 @@ def make_cache(layers: Iterable[LayerKV]) -> list[Any]:
         elif kv.cache == "ChunkedKVCache":
             entry = ChunkedKVCache(kv.window)
             entry.start_position = kv.tokens_seen - kv.keys.shape[1]
+        elif kv.cache == "ConcatenateKVCache":
+            entry = ConcatenateKVCache()
+        elif kv.cache in ("KVCache", "QuantizedKVCache"):
+            entry = KVCache()
         else:
-            entry = ConcatenateKVCache() if kv.cache == "ConcatenateKVCache" else KVCache()
+            raise InputError(f"no cache of class {kv.cache} can be made", "take another scheme")
         _fill(entry, kv, kv.keys.dtype)
         cache.append(entry)
     return cache

@@ -11,7 +11,7 @@ from cachegen_cli.errors import InputError, OutputError
 from cachegen_cli.kvcache.entries import class_name
 from cachegen_cli.output import drafted
 from cachegen_cli.promptcache.flattening import cut, flat_b, flat_c
-from cachegen_cli.promptcache.layouts import FIELDS, State
+from cachegen_cli.promptcache.layouts import FIELDS, PADDED, State
 
 LAYOUTS = ("B", "C")
 
@@ -70,7 +70,7 @@ def state_of(entry: Any, dtype: mx.Dtype | None = None) -> State:
     if name not in FIELDS:
         raise InputError(f"a cache of class {name} cannot be written", "no layout is known for it")
     found = {field: getattr(entry, field) for field in FIELDS[name]}
-    if name in ("KVCache", "ChunkedKVCache", "QuantizedKVCache") and found["keys"] is not None:
+    if name in PADDED and found["keys"] is not None:
         rows = int(entry.offset) - int(getattr(entry, "start_position", 0))
         found |= {part: cut(found[part], rows) for part in ("keys", "values")}
     for part in ("keys", "values"):

@@ -12,7 +12,7 @@ import typer
 from cachegen_cli import console
 from cachegen_cli.errors import UsageError
 from cachegen_cli.options.typed import SHOWING, WRITING
-from cachegen_cli.output import SUFFIXES, check_target, write_text
+from cachegen_cli.output import SUFFIXES, WHOLE, check_target, write_text
 from cachegen_cli.ranks import is_first
 from cachegen_cli.results.schema import Result, to_json
 
@@ -56,7 +56,7 @@ class ReportOptions:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself before any work is done."""
-        if self.choice.option and self.chosen in ("json", "html"):
+        if self.choice.option and self.chosen in WHOLE:
             raise UsageError(
                 f"{self.choice.option} is for tables; {self.chosen} holds every row", "drop it"
             )
@@ -87,7 +87,12 @@ class ReportOptions:
         from cachegen_cli.report import render
 
         style = console.Style() if self.target else console.stdout_style()
-        text = render(result, self.chosen, wide=self.wide, choice=self.choice, **style._asdict())
+        drawn = {"wide": self.wide, **style._asdict()}
+        wrong: UsageError | None = None
+        try:
+            text = render(result, self.chosen, choice=self.choice, **drawn)
+        except UsageError as error:  # only now is it known which columns and layers there are
+            wrong, text = error, render(result, self.chosen, **drawn)
         if self.target:
             write_text(self.target, text)
         else:
@@ -96,6 +101,8 @@ class ReportOptions:
             console.warn(warnings)
             if self.target:
                 console.note(f"Wrote {self.target}")
+        if wrong:
+            raise UsageError(f"all rows are shown: {wrong.message}", wrong.hint)
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class OutputOptions(ReportOptions):
             "--output",
             "-o",
             metavar="FILE",
-            help="Write .txt, .json, .csv, .md or .html; - is stdout.",
+            help=f"Write {', '.join(SUFFIXES)}; - is stdout.",
         ),
     ] = None
     force: Annotated[

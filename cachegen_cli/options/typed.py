@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -28,4 +29,6 @@ def command_of(words: Sequence[str], leave_out: Mapping[str, bool]) -> str:
             kept.append(word)
         elif leave_out[name] and not equals:
             next(rest, None)
-    return shlex.join(kept)
+    model = os.environ.get("CACHEGEN_MODEL")
+    before = f"CACHEGEN_MODEL={shlex.quote(model)} " if model else ""
+    return before + shlex.join(kept)

@@ -33,6 +33,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "rotated",
     ),
 }
+# classes whose buffers grow ahead of their tokens
+PADDED = ("KVCache", "ChunkedKVCache", "QuantizedKVCache")
 # the metadata of each class in layout B
 META: dict[str, tuple[str, ...]] = {
     "QuantizedKVCache": ("offset", "group_size", "bits"),

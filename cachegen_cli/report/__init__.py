@@ -9,13 +9,13 @@ import textwrap
 from typing import Any
 
 from cachegen_cli.errors import UsageError
+from cachegen_cli.output import FOR_MACHINES, FORMATS, WHOLE
 from cachegen_cli.report.choice import Choice, chosen
 from cachegen_cli.report.table import Figure, View
-from cachegen_cli.report.texttable import table_lines
+from cachegen_cli.report.texttable import table_lines, text_width
 from cachegen_cli.report.views import view
 from cachegen_cli.results.schema import Result, to_json
 
-FORMATS = ("table", "json", "csv", "markdown", "html")
 _WIDE_TERMINAL = 120  # columns from which drawings are shown
 
 
@@ -32,7 +32,7 @@ def render(
     """A result as text that ends in a newline.
 
     Args:
-        format: a key of `FORMATS`.
+        format: one of `output.FORMATS`.
         wide: more columns, in formats for people.
         width: columns at which sentences of a table wrap.
         color: ANSI styles in a table.
@@ -45,7 +45,7 @@ def render(
     """
     if format not in FORMATS:
         raise UsageError(f"'{format}' is not a format", f"choose from {', '.join(FORMATS)}")
-    if format in ("json", "html") and choice.option:
+    if format in WHOLE and choice.option:
         raise UsageError(f"{choice.option} is for tables; {format} holds every row", "drop it")
     if format == "json":
         return to_json(result) + "\n"
@@ -53,7 +53,7 @@ def render(
         from cachegen_cli.report.html import page
 
         return page(result, view(result, False), view(result, True))
-    shown = chosen(view(result, wide or format == "csv"), choice)
+    shown = chosen(view(result, wide or format in FOR_MACHINES), choice)
     if format == "table":
         return _table(shown, wide=wide, width=width, color=color, fit=fit)
     return _csv(shown) if format == "csv" else _markdown(shown)
@@ -63,9 +63,13 @@ def _table(shown: View, *, wide: bool, width: int, color: bool, fit: bool) -> st
     lines, dropped = table_lines(shown, width, color=color, fit=fit, drop=not wide)
     notes = list(shown.notes)
     if dropped:
-        notes.insert(0, f"Not shown in {width} columns: {', '.join(dropped)}.")
+        notes.insert(0, f"Not shown in {width} columns: {', '.join(filter(None, dropped))}.")
     if shown.drawing and (wide or width >= _WIDE_TERMINAL):
-        lines += ["", *shown.drawing]
+        needed = max(map(text_width, shown.drawing))
+        if needed <= width or not fit:
+            lines += ["", *shown.drawing]
+        else:
+            notes.insert(0, f"The plot takes {needed} columns.")
     return "\n".join([*_wrap(shown.title, width), "", *lines, *_paragraphs(notes, width), ""])
 
 

@@ -120,7 +120,7 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         notes.insert(
             0,
             f"In 16 bits the cache takes {raw}. Entropy coding, with its tables and headers, "
-            f"saves {percent(min(savings))} to {percent(max(savings))} of the fixed width.",
+            f"saves {_range(savings)} of the fixed width.",
         )
     return View(
         title_of(result.run, result.rows[0].settings, grid=True),
@@ -129,6 +129,11 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         notes=notes,
         drawing=_plot(result) if has_quality else (),
     )
+
+
+def _range(savings: list[float]) -> str:
+    low, high = percent(min(savings)), percent(max(savings))
+    return low if low == high else f"{low} to {high}"
 
 
 def _width(bits: int | None) -> str:

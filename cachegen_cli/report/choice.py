@@ -78,7 +78,11 @@ def layers_named(text: str) -> frozenset[int]:
     """
     if not re.fullmatch(r"\s*\d+(-\d+)?\s*(,\s*\d+(-\d+)?\s*)*", text):
         raise UsageError(f"'{text}' names no layers", "write numbers and ranges: --layers 0-5,20")
-    return frozenset(places_of(text))
+    found = frozenset(places_of(text))
+    for first, last in re.findall(r"(\d+)-(\d+)", text):
+        if int(first) > int(last):
+            raise UsageError(f"'{first}-{last}' runs backwards", f"write {last}-{first}")
+    return found
 
 
 def places_of(label: Any) -> set[int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from cachegen_cli import __version__
 from cachegen_cli.errors import UsageError
+from cachegen_cli.report.common import common_settings
 from cachegen_cli.report.table import Column, Figure, Row, View
 from cachegen_cli.report.units import number, signed, times
 from cachegen_cli.report.views import view
@@ -31,8 +32,8 @@ def differences(results: Sequence[Result], names: Sequence[str], reference: int)
     kinds = [result.kind for result in results]
     if len(set(kinds)) > 1:
         raise UsageError(
-            f"{names[0]} is of the kind '{kinds[0]}', "
-            f"{next(n for n, k in zip(names, kinds, strict=True) if k != kinds[0])} is not",
+            "the results are of different kinds: "
+            + ", ".join(f"{n} of '{k}'" for n, k in zip(names, kinds, strict=True)),
             "compare results of one command",
         )
     rows: dict[tuple[str, str], Difference] = {}
@@ -75,6 +76,7 @@ def _differing(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:
     flat = []
     for result in results:
         data = result.to_json()
+        data |= {"settings": common_settings(data)}
         flat.append(dict(_leaves({key: data[key] for key in _SETTINGS if key in data})))
     keys = dict.fromkeys(key for one in flat for key in one)
     values = {key: tuple(one.get(key) for one in flat) for key in keys}
@@ -103,16 +105,18 @@ def differences_view(result: Differences, wide: bool) -> View:
         Column("figure", "figure", left=True, names=True),
     ]
     for place in (result.reference, *others):
-        columns.append(Column(f"value_{place + 1}", _letter(place), _figure))
+        columns.append(Column(f"value_{place + 1}", letter(place), _figure))
         if place != result.reference:
-            of = f" {_letter(place)}" if many else ""
+            of = f" {letter(place)}" if many else ""
             columns.append(Column(f"difference_{place + 1}", f"differs{of}", _signed))
             columns.append(Column(f"ratio_{place + 1}", f"ratio{of}", times))
     notes = [
-        "; ".join(f"{_letter(place)}: {name}" for place, name in enumerate(result.sources))
-        + f". Differences are from {_letter(result.reference)}, ratios to it."
+        "; ".join(f"{letter(place)}: {name}" for place, name in enumerate(result.sources))
+        + f". Differences are from {letter(result.reference)}, ratios to it."
     ]
     notes += [_settings_note(result)]
+    if all(None in row.values for row in result.rows):
+        notes.append("No row is in all of them, so there is nothing to compare.")
     if len(shown) < len(result.rows):
         notes.append(f"{len(result.rows) - len(shown)} more figures with --wide.")
     return View(
@@ -150,7 +154,8 @@ def _settings_note(result: Differences) -> str:
     return f"Not the same: {'; '.join(parts)}."
 
 
-def _letter(place: int) -> str:
+def letter(place: int) -> str:
+    """What the source at a place is called."""
     return chr(ord("A") + place)
 
 

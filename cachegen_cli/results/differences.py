@@ -44,6 +44,7 @@ class Differences:
         compared: the kind of the results.
         sources: their names.
         reference: which of them the others are held against.
+        command: what was typed, or "".
         settings: what of model, prompt, settings and versions is not the same: one value a source.
     """
 
@@ -54,11 +55,13 @@ class Differences:
     reference: int
     settings: dict[str, tuple[Any, ...]]
     rows: tuple[Difference, ...]
+    command: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Sources, what was not the same, and one object a figure and row."""
         return {
             "tool": self.tool,
+            "command": self.command,
             "compared": self.compared,
             "sources": list(self.sources),
             "reference": self.reference,
@@ -90,4 +93,5 @@ class Differences:
                 Difference(r["row"], r["figure"], tuple(r["values"]), r["foot"], r["wide"])
                 for r in data["rows"]
             ),
+            data.get("command", ""),
         )

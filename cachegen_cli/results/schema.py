@@ -67,7 +67,7 @@ def from_json(text: str) -> Result:
             importlib.import_module(f"cachegen_cli.results.{module}"), name
         )
         return kind.from_json(data)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(
             "this is not a result of cachegen", "save one with: cachegen analyze -o result.json"
         ) from None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import ceil, floor, log10
 from typing import NamedTuple
 
-from cachegen_cli.report.html.markup import element, text
+from cachegen_cli.report.html.markup import element, scrolling, text
 
 _HEAT_LEVELS = 10
 
@@ -20,12 +20,13 @@ class Bar(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A point of a curve; ``best`` where nothing has both less x and less y."""
+    """A point of a curve; ``best`` where nothing has both less x and less y; ``error`` of y."""
 
     x: float
     y: float
     label: str
     best: bool = False
+    error: float = 0.0
 
 
 def bars(header: Sequence[str], rows: Sequence[Bar], kinds: Sequence[str]) -> str:
@@ -60,9 +61,7 @@ def bars(header: Sequence[str], rows: Sequence[Bar], kinds: Sequence[str]) -> st
     table = element(
         "table", element("thead", element("tr", *top)), element("tbody", *body), class_="bars"
     )
-    return element("p", *legend, class_="legend") + element(
-        "div", table, class_="scroll", tabindex=0
-    )
+    return element("p", *legend, class_="legend") + scrolling(table)
 
 
 def heat(header: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Sequence[float]]]) -> str:
@@ -87,7 +86,7 @@ def heat(header: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Sequence[f
     legend = element("p", f"{low:.2f} ", *scale, f" {high:.2f}", class_="legend")
     table = element("table", element("thead", element("tr", *top)), element("tbody", *body),
                     class_="heat")  # fmt: skip
-    return legend + element("div", table, class_="scroll", tabindex=0)
+    return legend + scrolling(table)
 
 
 def histogram(counts: Sequence[int], first: int, step: int, name: str) -> str:
@@ -149,6 +148,10 @@ def curves(series: Sequence[tuple[str, Sequence[Dot]]], across: str, up: str) ->
         for dot, (x, y) in zip(drawn, points, strict=True):
             said = element("title", text(f"{name} {dot.label}: {dot.x:.3g}, {dot.y:.3g}".strip()))
             full = "" if dot.best else " hollow"
+            if 0 < dot.error < dot.y:
+                ends = [at(dot._replace(y=dot.y + sign * dot.error))[1] for sign in (-1, 1)]
+                parts.append(element("line", x1=f"{x:.1f}", x2=f"{x:.1f}", y1=f"{ends[0]:.1f}",
+                                     y2=f"{ends[1]:.1f}", class_=f"error {color}"))  # fmt: skip
             parts.append(element("circle", said, cx=f"{x:.1f}", cy=f"{y:.1f}", r=5,
                                  class_=color + full))  # fmt: skip
             if dot.label and len(series) == 1:

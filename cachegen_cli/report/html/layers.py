@@ -19,7 +19,7 @@ from cachegen_cli.results.sizes import Bytes, TensorResult
 
 PARTS = ("payload", "tables", "parameters", "headers", "kept in 16 bits")
 _ESTIMATED = ("entropy of the codes", "parameters", "kept in 16 bits")
-_MOST_COUNTS = 64  # rows of a histogram's table
+_MOST_COUNTS = 32  # rows of a histogram's table
 _NO_DETAIL = "The result does not hold them: measure with --detail, and this panel is filled."
 
 
@@ -102,8 +102,8 @@ def _detail_panels(found: Sequence[tuple[str, str, Detail]]) -> list[Panel]:
         Panel(
             titles[0],
             grid,
-            f"Ideal bits of the codes of every {size} channels, head after head (columns), with "
-            "one distribution a channel; without tables and parameters.",
+            f"Ideal bits of the codes, by {size} channels, head after head (columns), with one "
+            "distribution a channel; without tables and parameters.",
         ),
         Panel(titles[1], chooser + "\n".join(figures), "Counts of each code of a tensor."),
     ]
@@ -145,16 +145,16 @@ def sensitivity_panels(result: Sensitivity) -> Shown:
 
 def differences_panels(result: Differences) -> Shown:
     """The figure that matters most, row by row, in every result."""
-    from cachegen_cli.report.differences import main_figure
+    from cachegen_cli.report.differences import letter, main_figure
 
     figure = main_figure(result)
-    kinds = [f"{place}: {name}" for place, name in enumerate(result.sources, 1)]
+    kinds = [f"{letter(place)}: {name}" for place, name in enumerate(result.sources)]
     rows = [
-        Bar((row.row, str(place)), ((kinds[place - 1], max(value or 0.0, 0.0)),),
+        Bar((row.row, letter(place)), ((kinds[place], max(value or 0.0, 0.0)),),
             number(figure, value))
         for row in result.rows
         if row.figure == figure and not row.foot and not row.wide
-        for place, value in enumerate(row.values, 1)
+        for place, value in enumerate(row.values)
     ]  # fmt: skip
     if not rows:
         return [], []

@@ -28,3 +28,8 @@ def element(name: str, *children: str, **attributes: object) -> str:
 def paragraphs(sentences: Iterable[str]) -> str:
     """A paragraph a sentence."""
     return "\n".join(element("p", text(sentence)) for sentence in sentences)
+
+
+def scrolling(table: str) -> str:
+    """A table that scrolls sideways where it is wider than the page."""
+    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label="table")

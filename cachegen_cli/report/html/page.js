@@ -41,6 +41,6 @@
     });
   }
   addEventListener("beforeprint", () => {
-    document.querySelectorAll("details").forEach((details) => { details.open = true; });
+    document.querySelectorAll("section > details").forEach((details) => { details.open = true; });
   });
 })();

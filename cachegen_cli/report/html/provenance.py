@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from cachegen_cli.report.common import common_settings
 from cachegen_cli.report.html.markup import element, text
 from cachegen_cli.results.schema import Result
 
@@ -14,6 +15,7 @@ _SHOWN = ("tool", "model", "prompt", "settings", "target", "timing")
 def provenance(result: Result) -> str:
     """Settings, versions and the command."""
     data = result.to_json()
+    data["settings"] = common_settings(data)
     pairs = [pair for key in _SHOWN if data.get(key) for pair in _leaves(data[key], key)]
     command = data.get("command")
     again = (
@@ -37,5 +39,6 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}")
     elif value not in (None, "", []):
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        shown = {"True": "yes", "False": "no"}.get(shown, shown)
         yield path, shown if len(shown) <= 300 else f"{shown[:300]}…"

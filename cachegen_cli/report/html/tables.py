@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cachegen_cli.report.html.markup import element, text
+from cachegen_cli.report.html.markup import element, scrolling, text
 from cachegen_cli.report.table import View
 
 
@@ -59,4 +59,4 @@ def table(
     parts = [element("thead", top), element("tbody", *map(cells, rows))]
     if totals:
         parts.append(element("tfoot", *map(cells, totals)))
-    return element("div", element("table", *parts), class_="scroll", tabindex=0)
+    return scrolling(element("table", *parts))

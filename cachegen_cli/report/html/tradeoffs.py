@@ -22,7 +22,11 @@ def sweep_panels(result: Sweep) -> Shown:
     totals = [row.totals for row in result.rows]
     savings = [t.coded_saving for t in totals if t.coded_saving is not None]
     head = [
-        Headline(si_bytes(totals[0].raw_bytes), "in 16 bits", f"{len(totals)} settings below"),
+        Headline(
+            si_bytes(totals[0].raw_bytes),
+            "in 16 bits",
+            f"{len(totals)} setting{'s' if len(totals) != 1 else ''} below",
+        ),
     ]
     if savings:
         head.append(
@@ -30,6 +34,15 @@ def sweep_panels(result: Sweep) -> Shown:
                 f"{percent(min(savings))} to {percent(max(savings))}",
                 "saved by entropy coding",
                 "of the fixed width",
+            )
+        )
+    lost = [row.quality.kl_nats for row in result.rows if row.quality]
+    if lost:
+        head.append(
+            Headline(
+                f"{error(min(lost))} to {error(max(lost))}",
+                "KL divergence, nats a token",
+                "against the untouched cache",
             )
         )
     panels = [_curve(result)]
@@ -55,8 +68,8 @@ def _curve(result: Sweep) -> Panel:
         rate = row.totals.coded_bits_per_element
         rate = row.totals.entropy_bits_per_element if rate is None else rate
         lost = row.quality.kl_nats if row.quality else row.totals.relative_rms_error
-        points.append(Dot(rate, lost, row.settings.widths, bool(optimal)))
         stderr = row.quality.kl_nats_stderr if row.quality else None
+        points.append(Dot(rate, lost, f"{row.settings.widths} bits", bool(optimal), stderr or 0.0))
         listed.append(
             (row.settings.label, bits(rate), error(lost), rough(stderr), "yes" if optimal else "")
         )
@@ -68,7 +81,9 @@ def _curve(result: Sweep) -> Panel:
         if measured
         else "Quality was not measured (add --quality): the error is that of the values. " + _BEST
     )
-    behind = table(("setting", "bits/el", "loss", "±", "on the front"), listed)
+    behind = table(
+        ("setting", "bits/el", "KL nats" if measured else "rms error", "±", "Pareto"), listed
+    )
     return Panel("Rate and distortion", curves([("", points)], _BITS, up), about, behind)
 
 
@@ -151,4 +166,6 @@ def plan_panels(result: Plan) -> Shown:
 
 
 def _dot(point: Candidate) -> Dot:
-    return Dot(point.coded_bits_per_element, point.quality.kl_nats, point.name)
+    found = point.quality
+    rate = point.coded_bits_per_element
+    return Dot(rate, found.kl_nats, point.name, error=found.kl_nats_stderr or 0.0)
