@@ -92,8 +92,8 @@ def heat(header: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Sequence[f
 def histogram(counts: Sequence[int], first: int, step: int, name: str) -> str:
     """Counts of neighbouring codes as one filled line."""
     most = max(counts, default=0) or 1
-    line = "M0 100" + "".join(f"V{100 - 100 * count / most:.4g}h1" for count in counts) + "V100z"
     last = first + step * len(counts) - 1
+    line = "M0 100" + "".join(f"V{round(100 - 100 * count / most)}h1" for count in counts) + "V100z"
     shape = element(
         "svg",
         element("title", text(f"How often each code of {name} occurs")),
@@ -108,7 +108,7 @@ def histogram(counts: Sequence[int], first: int, step: int, name: str) -> str:
     return shape + axis
 
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 640, 400, 72, 60, 14
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 640, 400, 72, 64, 60, 14
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -122,14 +122,14 @@ def curves(series: Sequence[tuple[str, Sequence[Dot]]], across: str, up: str) ->
     high_y = max(ceil(log10(max(d.y for d in dots))), low_y + 1)
 
     def at(dot: Dot) -> tuple[float, float]:
-        x = _LEFT + (_WIDTH - _LEFT - 16) * (dot.x - low_x) / (high_x - low_x)
+        x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * (dot.x - low_x) / (high_x - low_x)
         share = (log10(dot.y) - low_y) / (high_y - low_y)
         return x, _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * share
 
     parts = [element("title", text(f"{up} against {across}"))]
     for decade in range(low_y, high_y + 1):
         _, y = at(Dot(low_x, 10.0**decade, ""))
-        parts.append(element("line", x1=_LEFT, x2=_WIDTH - 16, y1=f"{y:.1f}", y2=f"{y:.1f}"))
+        parts.append(element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}"))
         power = f"10{str(decade).translate(_RAISED)}"
         parts.append(element("text", power, x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end"))
     step = max(1, ceil((high_x - low_x) / 10))
@@ -137,7 +137,7 @@ def curves(series: Sequence[tuple[str, Sequence[Dot]]], across: str, up: str) ->
         x, _ = at(Dot(tick, 10.0**low_y, ""))
         parts.append(element("text", str(tick), x=f"{x:.1f}", y=_HEIGHT - _BOTTOM + 22,
                              text_anchor="middle"))  # fmt: skip
-    parts.append(element("text", text(across), x=_WIDTH - 16, y=_HEIGHT - 8, text_anchor="end"))
+    parts.append(element("text", text(across), x=_WIDTH - _RIGHT, y=_HEIGHT - 8, text_anchor="end"))
     for number, (name, some) in enumerate(series):
         drawn = sorted((dot for dot in some if dot.y > 0), key=lambda dot: dot.x)
         points = [at(dot) for dot in drawn]

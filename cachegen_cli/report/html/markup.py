@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from html import escape
 
@@ -26,8 +27,9 @@ def element(name: str, *children: str, **attributes: object) -> str:
 
 
 def paragraphs(sentences: Iterable[str]) -> str:
-    """A paragraph a sentence."""
-    return "\n".join(element("p", text(sentence)) for sentence in sentences)
+    """A paragraph a sentence; a number stays with its unit."""
+    bound = [re.sub(r"(?<=\d) (?=%|[kMGT]?B\b)", "\u00a0", sentence) for sentence in sentences]
+    return "\n".join(element("p", text(sentence)) for sentence in bound)
 
 
 def scrolling(table: str) -> str:
