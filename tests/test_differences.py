@@ -114,6 +114,7 @@ def test_report(files, both, cachegen, tmp_path):
     [
         (None, "cannot be read"), (b"", "not a result"), (b"{}", "not a result"),
         (b"\xff\xfe\x00", "holds no text"), (b"[" * 200_000, "not a result"),
+        (b'{"schema": 1, "kind": "models", "tool": {}, "models": [], "x": NaN}', "not a result"),
         (b'{"schema": 9, "kind": "analyze"}', "schema 9"),
         (b"<!doctype html>", "holds no result"), (b"<!DOCTYPE html><p>", "holds no result"),
     ],

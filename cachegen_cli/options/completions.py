@@ -22,6 +22,14 @@ def models(incomplete: str) -> list[str]:
     return sorted(name for name in found if name.startswith(incomplete))
 
 
+def schedules(incomplete: str) -> list[str]:
+    """The schedules that have names, and plans."""
+    from cachegen_cli.schedules import SCHEDULES
+
+    found = [*SCHEDULES, *(str(path) for path in Path().glob("*.json"))]
+    return [name for name in found if name.startswith(incomplete)]
+
+
 def schemes(incomplete: str) -> list[str]:
     """Schemes; after a comma the next of several."""
     from cachegen_cli.schemes import SCHEMES

@@ -144,6 +144,7 @@ class QuantizerOptions(SchemeOptions):
         typer.Option(
             "--schedule",
             metavar="uniform|depth|FILE",
+            autocompletion=completions.schedules,
             help="depth: one bit fewer in the middle third of the layers, two in the last, never "
             "below 2 bits. FILE: the widths of 'cachegen plan -o FILE'.",
         ),

@@ -108,7 +108,8 @@ def differences_view(result: Differences, wide: bool) -> View:
         columns.append(Column(f"value_{place + 1}", letter(place), _figure))
         if place != result.reference:
             of = f" {letter(place)}" if many else ""
-            columns.append(Column(f"difference_{place + 1}", f"differs{of}", _signed))
+            if wide or not many:
+                columns.append(Column(f"difference_{place + 1}", f"differs{of}", _signed))
             columns.append(Column(f"ratio_{place + 1}", f"ratio{of}", times))
     notes = [
         "; ".join(f"{letter(place)}: {name}" for place, name in enumerate(result.sources))

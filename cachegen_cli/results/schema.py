@@ -49,6 +49,10 @@ def to_json(result: Result) -> str:
     return json.dumps(data, indent=2, allow_nan=False)
 
 
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
 def from_json(text: str) -> Result:
     """A result from `to_json`'s text.
 
@@ -56,7 +60,7 @@ def from_json(text: str) -> Result:
         InputError: not JSON, not a result, or of a later schema.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_constant=_refused)
         if data["schema"] > SCHEMA:
             raise InputError(
                 f"the result has schema {data['schema']}, this version reads up to {SCHEMA}",

@@ -61,7 +61,9 @@ def bars(header: Sequence[str], rows: Sequence[Bar], kinds: Sequence[str]) -> st
     table = element(
         "table", element("thead", element("tr", *top)), element("tbody", *body), class_="bars"
     )
-    return element("p", *legend, class_="legend") + scrolling(table)
+    return element("p", *legend, class_="legend") + scrolling(
+        table, " and ".join(filter(None, header[:4]))
+    )
 
 
 def heat(header: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Sequence[float]]]) -> str:
@@ -86,7 +88,7 @@ def heat(header: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Sequence[f
     legend = element("p", f"{low:.2f} ", *scale, f" {high:.2f}", class_="legend")
     table = element("table", element("thead", element("tr", *top)), element("tbody", *body),
                     class_="heat")  # fmt: skip
-    return legend + scrolling(table)
+    return legend + scrolling(table, " and ".join(filter(None, header[:4])))
 
 
 def histogram(counts: Sequence[int], first: int, step: int, name: str) -> str:

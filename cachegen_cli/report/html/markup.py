@@ -32,6 +32,6 @@ def paragraphs(sentences: Iterable[str]) -> str:
     return "\n".join(element("p", text(sentence)) for sentence in bound)
 
 
-def scrolling(table: str) -> str:
-    """A table that scrolls sideways where it is wider than the page."""
-    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label="table")
+def scrolling(table: str, name: str) -> str:
+    """A table that scrolls sideways where it is wider than the page; ``name`` is read out."""
+    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=name)

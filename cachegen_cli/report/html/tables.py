@@ -59,4 +59,4 @@ def table(
     parts = [element("thead", top), element("tbody", *map(cells, rows))]
     if totals:
         parts.append(element("tfoot", *map(cells, totals)))
-    return scrolling(element("table", *parts))
+    return scrolling(element("table", *parts), " and ".join(filter(None, header[:4])))
