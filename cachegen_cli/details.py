@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,21 +24,35 @@ def detail_of(planes: Sequence[npt.NDArray[Any]], widths: Sequence[int]) -> Deta
     """
     if not planes[0].size:
         return None
-    found = [_channel_bits(codes, width) for codes, width in zip(planes, widths, strict=True)]
-    bits = np.sum(found, axis=0)
-    channels, tokens = planes[0].shape[0] * planes[0].shape[1], planes[0].shape[2]
+    counted = [_counted(codes, width) for codes, width in zip(planes, widths, strict=True)]
+    bits = np.sum([plane.bits for plane in counted], axis=0)
+    channels, tokens = len(bits), planes[0].shape[2]
     size = -(-channels // _GROUPS)
     groups = [float(bits[at : at + size].mean()) / tokens for at in range(0, channels, size)]
-    low, high = int(planes[0].min()), int(planes[0].max())
+    first = counted[0]
+    return Detail(first.lowest, first.step, first.counts, size, tuple(round(b, 4) for b in groups))
+
+
+class _Counted(NamedTuple):
+    """Ideal bits of each channel [H * D], and how often codes occur in all of them."""
+
+    bits: npt.NDArray[np.float64]
+    lowest: int
+    step: int
+    counts: tuple[int, ...]
+
+
+def _counted(codes: npt.NDArray[Any], width: int) -> _Counted:
+    if width:
+        found = channel_histograms(codes, width).raw
+        by_channel = found.reshape(-1, found.shape[-1])
+        pooled = by_channel.sum(axis=0, dtype=np.int64)
+        used = np.flatnonzero(pooled)
+        counts = pooled[used[0] : used[-1] + 1]
+        bits = information(by_channel, np.array(codes.shape[2]))
+        return _Counted(bits, int(used[0]), 1, tuple(counts.tolist()))
+    low, high = int(codes.min()), int(codes.max())
     step = -(-(high - low + 1) // _COUNTS)
-    shifted = (planes[0].ravel().astype(np.int64) - low) // step
-    counts = np.bincount(shifted).tolist()
-    return Detail(low, step, tuple(counts), size, tuple(round(b, 4) for b in groups))
-
-
-def _channel_bits(codes: npt.NDArray[Any], width: int) -> npt.NDArray[np.float64]:
-    """Ideal bits of each channel, [H * D]."""
-    if not width:
-        return row_information(codes.reshape(-1, codes.shape[2]))
-    counts = channel_histograms(codes, width).raw
-    return information(counts.reshape(-1, counts.shape[-1]), np.array(codes.shape[2]))
+    counts = np.bincount((codes.ravel().astype(np.int64) - low) // step)
+    bits = row_information(codes.reshape(-1, codes.shape[2]))
+    return _Counted(bits, low, step, tuple(counts.tolist()))

@@ -42,7 +42,7 @@ class FiledLayers(Sequence[LayerKV]):
             return [self[i] for i in range(len(self))[place]]
         entry, part = self.places[place]
         # opened anew: arrays that were read once stay in memory as long as their file's table
-        return CacheFile.open(self.path).analysed(entry)[part]
+        return CacheFile.again(self.path).analysed(entry)[part]
 
 
 def capture_file(

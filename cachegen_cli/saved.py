@@ -12,18 +12,19 @@ _LARGEST = 1 << 30  # bytes; a result of 80 layers and many settings takes a few
 
 
 def load_result(path: Path | str) -> Result:
-    """The result in a JSON file, or in a page of one; "-" reads JSON from stdin.
+    """The result in a JSON file, or in a page of one; "-" is stdin.
 
     Raises:
         InputError: there is no such file, or no result in it.
     """
+    path = Path(path)
     try:
         if str(path) == "-":
-            return from_json(sys.stdin.read())
-        path = Path(path)
-        if path.stat().st_size > _LARGEST:
+            text = sys.stdin.read()
+        elif path.stat().st_size > _LARGEST:
             raise InputError(f"'{path}' is too large for a result", "name the .json of a command")
-        text = path.read_text(encoding="utf-8-sig")
+        else:
+            text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}", "check the path") from None
     except UnicodeDecodeError:

@@ -45,6 +45,11 @@ class CacheFile:
         if not path.is_file():
             raise InputError(f"there is no prompt cache '{path}'", "check the path")
         read_header(path)  # says what is wrong in words, where MLX would not
+        return cls.again(path)
+
+    @classmethod
+    def again(cls, path: Path) -> CacheFile:
+        """Open a file whose header was read already; errors as in `open`."""
         try:
             loaded: Any = mx.load(str(path), return_metadata=True)
             arrays, metadata = loaded

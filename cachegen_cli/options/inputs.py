@@ -16,6 +16,17 @@ from cachegen_cli.prompt import Prompt, read_prompts
 from cachegen_cli.ranks import is_launched
 
 
+def _prompt_option(more: str) -> Any:
+    """The option for texts, with what is to be said of it in a command."""
+    return typer.Option(
+        "--prompt",
+        "-p",
+        metavar="TEXT|@FILE|@DIR|-",
+        help="A text; @FILE reads a file (.jsonl: a text a line), @DIR every file in it, - stdin. "
+        + more,
+    )
+
+
 @dataclass(frozen=True)
 class InputOptions:
     """The model, and the prompt that it reads."""
@@ -33,13 +44,7 @@ class InputOptions:
     ] = None
     prompt: Annotated[
         list[str] | None,
-        typer.Option(
-            "--prompt",
-            "-p",
-            metavar="TEXT|@FILE|@DIR|-",
-            help="A text; @FILE reads a file (.jsonl: a text a line), @DIR every file in it, - "
-            "stdin. May be repeated where figures can be pooled. Default: a sample.",
-        ),
+        _prompt_option("May be repeated where figures can be pooled. Default: a sample."),
     ] = None
     prompt_cache_file: Annotated[
         Path | None,
@@ -175,13 +180,7 @@ class CorpusOptions(TextOptions):
 
     prompt: Annotated[
         list[str] | None,
-        typer.Option(
-            "--prompt",
-            "-p",
-            metavar="TEXT|@FILE|@DIR|-",
-            help="A text; @FILE reads a file (.jsonl: a text a line), @DIR every file in it, - "
-            "stdin. May be repeated. Needed.",
-        ),
+        _prompt_option("May be repeated. Needed."),
     ] = None
 
 

@@ -12,7 +12,7 @@ import typer
 from cachegen_cli import console
 from cachegen_cli.errors import UsageError
 from cachegen_cli.options.typed import SHOWING, WRITING
-from cachegen_cli.output import SUFFIXES, WHOLE, check_target, write_text
+from cachegen_cli.output import SUFFIXES, check_target, write_text
 from cachegen_cli.ranks import is_first
 from cachegen_cli.results.schema import Result, to_json
 
@@ -56,10 +56,7 @@ class ReportOptions:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself before any work is done."""
-        if self.choice.option and self.chosen in WHOLE:
-            raise UsageError(
-                f"{self.choice.option} is for tables; {self.chosen} holds every row", "drop it"
-            )
+        self.choice.check(self.chosen)
         if self.json and self.format not in (None, "json"):
             raise UsageError(f"--json and --format {self.format} exclude each other", "give one")
 

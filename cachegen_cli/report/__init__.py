@@ -9,7 +9,7 @@ import textwrap
 from typing import Any
 
 from cachegen_cli.errors import UsageError
-from cachegen_cli.output import FOR_MACHINES, FORMATS, WHOLE
+from cachegen_cli.output import FOR_MACHINES, FORMATS
 from cachegen_cli.report.choice import Choice, chosen
 from cachegen_cli.report.table import Figure, View
 from cachegen_cli.report.texttable import table_lines, text_width
@@ -45,8 +45,7 @@ def render(
     """
     if format not in FORMATS:
         raise UsageError(f"'{format}' is not a format", f"choose from {', '.join(FORMATS)}")
-    if format in WHOLE and choice.option:
-        raise UsageError(f"{choice.option} is for tables; {format} holds every row", "drop it")
+    choice.check(format)
     if format == "json":
         return to_json(result) + "\n"
     if format == "html":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cachegen_cli.errors import UsageError
+from cachegen_cli.output import WHOLE
 from cachegen_cli.report.table import Column, Row, View
 
 _PLACES = ("layer", "layers", "entry")  # keys whose cells name cache entries
@@ -26,6 +27,11 @@ class Choice:
     sort: str = ""
     layers: frozenset[int] | None = None
     top: int | None = None
+
+    def check(self, format: str) -> None:
+        """Raise UsageError where rows are chosen for a format that holds every row."""
+        if self.option and format in WHOLE:
+            raise UsageError(f"{self.option} is for tables; {format} holds every row", "drop it")
 
     @property
     def option(self) -> str:

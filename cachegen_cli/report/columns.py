@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cachegen_cli.report.bars import NO_BARS, with_bars
-from cachegen_cli.report.entries import place_header, tensor_names
+from cachegen_cli.report.entries import named_tensors, place_header
 from cachegen_cli.report.table import Column, Row
 from cachegen_cli.report.units import bits, error, percent, si_bytes, whole
 from cachegen_cli.results.measurements import Measurement
@@ -130,9 +130,7 @@ def by_tensor(
             "tokens_allocated": la.tokens_allocated,
             "kv_bits": la.kv_bits,
         }
-        for la in measured.layers
-        for name, tensor in zip(tensor_names(la), (la.keys, la.values), strict=True)
-        if tensor.elements
+        for la, name, tensor in named_tensors(measured)
     ]
     rows = with_bars(rows)
     nothing = ("tokens", "tokens_seen", "tokens_allocated", "bits", "delta", "kv_bits")

@@ -51,7 +51,7 @@ def differences(results: Sequence[Result], names: Sequence[str], reference: int)
 
 def _figures(shown: View) -> Iterator[tuple[tuple[str, str, bool], Any]]:
     """((row, figure, whether it is at the foot), number)."""
-    names = [c for place, c in enumerate(shown.columns) if c.names or place == 0]
+    names = [shown.columns[place] for place in shown.naming]
     numbers = [c.key for c in shown.columns if c not in names and not c.drawn]
     seen: Counter[str] = Counter()
     for foot, rows in ((True, shown.totals), (False, shown.rows)):

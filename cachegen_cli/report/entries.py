@@ -8,7 +8,7 @@ from typing import Any
 from cachegen_cli.report.units import bits, error, percent, rough
 from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.run import Run
-from cachegen_cli.results.sizes import LayerResult
+from cachegen_cli.results.sizes import LayerResult, TensorResult
 from cachegen_cli.results.spans import spans
 
 
@@ -26,6 +26,16 @@ def tensor_names(row: LayerResult) -> tuple[str, str]:
     return {"latent": ("latent", "rope key"), "index": ("index", "")}.get(
         row.role, ("keys", "values")
     )
+
+
+def named_tensors(measured: Measurement) -> list[tuple[LayerResult, str, TensorResult]]:
+    """(row, what the tensor is called, the tensor) of all that hold something."""
+    return [
+        (row, name, tensor)
+        for row in measured.layers
+        for name, tensor in zip(tensor_names(row), (row.keys, row.values), strict=True)
+        if tensor.elements
+    ]
 
 
 def entry_notes(measured: Measurement) -> list[str]:

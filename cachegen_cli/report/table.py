@@ -50,6 +50,11 @@ class View:
     notes: Sequence[str] = ()
     drawing: Sequence[str] = ()
 
+    @property
+    def naming(self) -> list[int]:
+        """Places of the columns that say what a row is about: the first, and those that say so."""
+        return [place for place, column in enumerate(self.columns) if column.names or not place]
+
     def cells(self, row: Row) -> list[str]:
         """A row's cells as people read them; what is no text and not known is ""."""
         return [_shown(column, row[column.key]) for column in self.columns]

@@ -35,7 +35,7 @@ def table_lines(
     totals = [shown.cells(row) for row in shown.totals]
     widths = [max(map(text_width, cells)) for cells in zip(header, *rows, *totals, strict=True)]
     _fold(widths, shown.columns, width)
-    parts = _parts(widths, shown.columns, width) if fit else [list(range(len(widths)))]
+    parts = _parts(widths, shown.naming, width) if fit else [list(range(len(widths)))]
     dropped: list[str] = []
     if drop and width < _DROP_BELOW:
         dropped = [header[place] for part in parts[1:] for place in part if place not in parts[0]]
@@ -93,9 +93,8 @@ def _fold(widths: list[int], columns: Sequence[Column], width: int) -> None:
             excess -= given
 
 
-def _parts(widths: Sequence[int], columns: Sequence[Column], width: int) -> list[list[int]]:
+def _parts(widths: Sequence[int], names: Sequence[int], width: int) -> list[list[int]]:
     """Places of the columns that stand side by side, each time after those that name rows."""
-    names = [place for place, column in enumerate(columns) if column.names or place == 0]
     parts = [list(names)]
     for place in range(len(widths)):
         if place in names:

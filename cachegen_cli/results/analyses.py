@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,6 +34,22 @@ class QualityAnalysis(Analysis):
     kind: ClassVar = "quality"
 
 
+def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool | None]:
+    """Whether no other point has at most both of a point's numbers, and less of one.
+
+    None for a point that is None.
+    """
+    return [
+        None
+        if point is None
+        else not any(
+            other and other != point and other[0] <= point[0] and other[1] <= point[1]
+            for other in points
+        )
+        for point in points
+    ]
+
+
 @dataclass(frozen=True)
 class Sweep:
     """The result of ``sweep``: one measurement a setting, of one prefill a text."""
@@ -47,19 +64,12 @@ class Sweep:
 
         None where no quality was measured.
         """
-        points = [
-            (row.totals.coded_bytes or 0, row.quality.kl_nats) if row.quality else None
-            for row in self.rows
-        ]
-        return [
-            None
-            if point is None
-            else not any(
-                other and other != point and other[0] <= point[0] and other[1] <= point[1]
-                for other in points
-            )
-            for point in points
-        ]
+        return pareto(
+            [
+                (row.totals.coded_bytes or 0, row.quality.kl_nats) if row.quality else None
+                for row in self.rows
+            ]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The run's keys, and ``rows``."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import ceil, floor, log10
 from typing import NamedTuple
 
-from cachegen_cli.report.html.markup import element, scrolling, text
+from cachegen_cli.report.html.markup import element, framed, text
 
 _HEAT_LEVELS = 10
 
@@ -53,17 +53,11 @@ def bars(header: Sequence[str], rows: Sequence[Bar], kinds: Sequence[str]) -> st
         cells = [element("th", text(name), scope="row") for name in row.names]
         cells += [element("td", *parts, class_="bar"), element("td", text(row.figure))]
         body.append(element("tr", *cells))
-    top = [element("th", text(name), scope="col") for name in header]
     legend = [
         element("span", element("i", class_=f"k{number}"), text(kind))
         for number, kind in enumerate(kinds)
     ]
-    table = element(
-        "table", element("thead", element("tr", *top)), element("tbody", *body), class_="bars"
-    )
-    return element("p", *legend, class_="legend") + scrolling(
-        table, " and ".join(filter(None, header[:4]))
-    )
+    return element("p", *legend, class_="legend") + framed(header, body, class_="bars")
 
 
 def heat(header: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Sequence[float]]]) -> str:
@@ -83,12 +77,9 @@ def heat(header: Sequence[str], rows: Sequence[tuple[tuple[str, ...], Sequence[f
             level = min(int(_HEAT_LEVELS * (value - low) / span), _HEAT_LEVELS - 1)
             cells.append(element("td", f"{value:.2f}", class_=f"h{level}"))
         body.append(element("tr", *cells))
-    top = [element("th", text(name), scope="col") for name in header]
     scale = [element("i", class_=f"h{level}") for level in range(_HEAT_LEVELS)]
     legend = element("p", f"{low:.2f} ", *scale, f" {high:.2f}", class_="legend")
-    table = element("table", element("thead", element("tr", *top)), element("tbody", *body),
-                    class_="heat")  # fmt: skip
-    return legend + scrolling(table, " and ".join(filter(None, header[:4])))
+    return legend + framed(header, body, class_="heat")
 
 
 def histogram(counts: Sequence[int], first: int, step: int, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cachegen_cli.report.entries import tensor_names
+from cachegen_cli.report.entries import named_tensors
 from cachegen_cli.report.html.charts import Bar, bars, heat, histogram
 from cachegen_cli.report.html.markup import element, text
 from cachegen_cli.report.html.panels import Headline, Panel, Shown, loss, sizes
@@ -13,9 +13,8 @@ from cachegen_cli.report.units import error, number, plus_minus, si_bytes
 from cachegen_cli.results.analyses import Analysis
 from cachegen_cli.results.detail import Detail
 from cachegen_cli.results.differences import Differences
-from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.planning import Sensitivity
-from cachegen_cli.results.sizes import Bytes, TensorResult
+from cachegen_cli.results.sizes import Bytes
 
 PARTS = ("payload", "tables", "parameters", "headers", "kept in 16 bits")
 _ESTIMATED = ("entropy of the codes", "parameters", "kept in 16 bits")
@@ -26,7 +25,7 @@ _NO_DETAIL = "The result does not hold them: measure with --detail, and this pan
 def analysis_panels(result: Analysis) -> Shown:
     """Bytes by layer, bits by channel group, and how often codes occur."""
     measured = result.measurement
-    named = _tensors(measured)
+    named = [(row.label, name, size) for row, name, size in named_tensors(measured)]
     rows = [
         Bar((layer, tensor), parts_of(size), si_bytes(size.coded_bytes or size.entropy_bytes))
         for layer, tensor, size in named
@@ -44,15 +43,6 @@ def analysis_panels(result: Analysis) -> Shown:
         *_detail_panels([(la, te, size.detail) for la, te, size in named if size.detail]),
     ]  # fmt: skip
     return [*sizes(measured.totals), *loss(measured.quality)], panels
-
-
-def _tensors(measured: Measurement) -> list[tuple[str, str, TensorResult]]:
-    return [
-        (layer.label, name, size)
-        for layer in measured.layers
-        for name, size in zip(tensor_names(layer), (layer.keys, layer.values), strict=True)
-        if size.elements
-    ]
 
 
 def parts_of(size: Bytes) -> tuple[tuple[str, float], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 VOID = ("br", "col", "rect", "circle", "line", "path")
@@ -32,6 +32,29 @@ def paragraphs(sentences: Iterable[str]) -> str:
     return "\n".join(element("p", text(sentence)) for sentence in bound)
 
 
-def scrolling(table: str, name: str) -> str:
-    """A table that scrolls sideways where it is wider than the page; ``name`` is read out."""
-    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=name)
+def framed(
+    header: Sequence[str],
+    body: Sequence[str],
+    foot: Sequence[str] = (),
+    *,
+    left: Collection[int] = (),
+    class_: str | None = None,
+) -> str:
+    """A table of rows, which scrolls sideways where it is wider than the page.
+
+    Args:
+        header: texts; its first ones name the table for those who hear it.
+        left: places of columns of words.
+    """
+    top = element(
+        "tr",
+        *(
+            element("th", text(cell), scope="col", class_="left" if place in left else None)
+            for place, cell in enumerate(header)
+        ),
+    )
+    parts = [element("thead", top), element("tbody", *body)]
+    parts += [element("tfoot", *foot)] if foot else []
+    table = element("table", *parts, class_=class_)
+    named = " and ".join(filter(None, header[:4]))
+    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=named)

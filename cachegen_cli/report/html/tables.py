@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cachegen_cli.report.html.markup import element, scrolling, text
+from cachegen_cli.report.html.markup import element, framed, text
 from cachegen_cli.report.table import View
 
 
 def html_table(shown: View) -> str:
     """A view's table; it scrolls sideways where it is wider than the page."""
     places = [place for place, column in enumerate(shown.columns) if not column.drawn]
-    names = {p for p in places if shown.columns[p].names or p == 0}
     left = {place for place in places if shown.columns[place].left}
     header = [shown.columns[place].header for place in places]
     rows = [[shown.cells(row)[place] for place in places] for row in shown.rows]
     totals = [[shown.cells(row)[place] for place in places] for row in shown.totals]
     at = {place: number for number, place in enumerate(places)}
-    return table(header, rows, totals, {at[p] for p in names}, {at[p] for p in left})
+    return table(header, rows, totals, {at[p] for p in shown.naming}, {at[p] for p in left})
 
 
 def table(
@@ -35,7 +34,7 @@ def table(
     """
     heads, words = names or {0}, left or set()
 
-    def cells(row: Sequence[str], foot: bool = False) -> str:
+    def cells(row: Sequence[str]) -> str:
         return element(
             "tr",
             *(
@@ -49,14 +48,4 @@ def table(
             ),
         )
 
-    top = element(
-        "tr",
-        *(
-            element("th", text(cell), scope="col", class_="left" if place in words else None)
-            for place, cell in enumerate(header)
-        ),
-    )
-    parts = [element("thead", top), element("tbody", *map(cells, rows))]
-    if totals:
-        parts.append(element("tfoot", *map(cells, totals)))
-    return scrolling(element("table", *parts), " and ".join(filter(None, header[:4])))
+    return framed(header, [*map(cells, rows)], [*map(cells, totals)], left=words)

@@ -9,7 +9,7 @@ from cachegen_cli.report.html.layers import PARTS, parts_of
 from cachegen_cli.report.html.panels import Headline, Panel, Shown, loss, sizes
 from cachegen_cli.report.html.tables import table
 from cachegen_cli.report.units import bits, error, percent, rough, si_bytes
-from cachegen_cli.results.analyses import Sweep
+from cachegen_cli.results.analyses import Sweep, pareto
 from cachegen_cli.results.comparison import Comparison, curve_of
 from cachegen_cli.results.planning import Candidate, Plan
 
@@ -89,15 +89,8 @@ def _curve(result: Sweep) -> Panel:
 
 def _marked(points: Sequence[Dot]) -> list[Dot]:
     """The points, with those marked that no other beats in both."""
-    return [
-        one._replace(
-            best=not any(
-                other.x <= one.x and other.y <= one.y and (other.x, other.y) != (one.x, one.y)
-                for other in points
-            )
-        )
-        for one in points
-    ]
+    best = pareto([(one.x, one.y) for one in points])
+    return [one._replace(best=bool(mark)) for one, mark in zip(points, best, strict=True)]
 
 
 def comparison_panels(result: Comparison) -> Shown:
