@@ -157,9 +157,9 @@ def _live(layers: Sequence[LayerKV], model: Model, text: str | Prompt) -> Live:
 
 def _check_model(layers: Sequence[LayerKV], model: Model) -> None:
     """Raise InputError unless the entries are such as the model makes."""
-    own, skipped = read_cache(prefill(model, [0]), layers[0].keys.dtype)
-    if len(own) + len(skipped) != len(layers):
-        raise _other_model(f"it has {len(layers)} entries, the model {len(own) + len(skipped)}")
+    own, _ = read_cache(prefill(model, [0]), layers[0].keys.dtype)
+    if len(own) != len(layers):
+        raise _other_model(f"it has {len(layers)} entries, the model {len(own)}")
     for found, mine in zip(layers, own, strict=True):
         for x, y in ((found.keys, mine.keys), (found.values, mine.values)):
             if (x.shape[0], x.shape[2]) != (y.shape[0], y.shape[2]):

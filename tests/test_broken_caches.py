@@ -7,6 +7,7 @@ import struct
 
 import mlx.core as mx
 import pytest
+from architectures import config_of
 from mlx_lm.models.cache import KVCache, RotatingKVCache, save_prompt_cache
 from processes import TEXT
 from tiny import LLAMA, make_model
@@ -177,3 +178,12 @@ def test_missing_classes_are_refused_in_python(path):
     lose(path, metadata=["1.1"])
     with pytest.raises(InputError, match="class of entry 1"):
         capture_file(path)
+
+
+def test_a_hybrid_is_no_other_model(tmp_path, cachegen):
+    """Its states cannot be given back, which is another matter."""
+    model = make_model(tmp_path / "jamba", config_of("jamba"))
+    own = tmp_path / "own.safetensors"
+    assert cachegen("capture", "--model", model, "-p", TEXT, "-o", own).code == 0
+    done = cachegen("quality", "--prompt-cache-file", own, "--model", model, "-p", TEXT)
+    assert done.code == 1 and "cannot be given to the model" in done.err
