@@ -98,6 +98,7 @@ BAD = {
     "unknown command": (["analyse"], 2, "analyze"),
     "two formats": (["analyze", "--json", "-f", "csv"], 2, "exclude each other"),
     "suffix without a format": (["analyze", "-o", "r.pdf"], 2, "names no format"),
+    "rows of no format": (["analyze", "--top", "1", "-o", "r.pdf"], 2, "names no format"),
     "folder for output": (["analyze", "--json", "-o", "."], 2, "is a folder"),
     "folder that is not there": (["analyze", "-o", "none/r.json"], 2, "no folder"),
     "empty prompt": (["analyze", "--prompt", ""], 1, "empty"),

@@ -123,7 +123,6 @@ class OutputOptions(ReportOptions):
 
     def __post_init__(self) -> None:
         """Settle format and target before any work is done."""
-        super().__post_init__()
         if self.target:
             check_target(self.target, self.force)
             if not (self.json or self.format) and self.target.suffix.lower() not in SUFFIXES:
@@ -131,6 +130,7 @@ class OutputOptions(ReportOptions):
                     f"the suffix of '{self.target}' names no format",
                     f"use {' '.join(SUFFIXES)}, or add --format",
                 )
+        super().__post_init__()
 
     @property
     def target(self) -> Path | None:
