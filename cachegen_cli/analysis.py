@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from cachegen_cli.captures import Capture, capture_texts
 from cachegen_cli.errors import CachegenError, UsageError
 from cachegen_cli.infos import tool_versions
-from cachegen_cli.measuring import Measured, measure_text, pooled_over, stepped
+from cachegen_cli.measuring import Measured, measure_texts, pooled_over, stepped
 from cachegen_cli.model import Model, one_line
 from cachegen_cli.notices import notices_of
 from cachegen_cli.profilefiles import load_profile
@@ -222,11 +222,7 @@ def _one_by_one(
             reference = Reference(text)
             seconds = {"reference_seconds": time.perf_counter() - started}
         grid = [stepped(settings, text, reference) for settings in grid]
-        found = []
-        for done, settings in enumerate(grid):
-            if reference:
-                progress("quality", done, len(grid))
-            found.append(measure_text(text, settings, reference, progress, detail))
+        found = measure_texts(text, grid, reference, progress, detail)
         newest = [one.sizes for one in found]
         yield _OneText(run_of(text, started, grid, seconds, newest), found)
 

@@ -12,13 +12,14 @@ import numpy as np
 
 from cachegen_cli.analysis import run_of
 from cachegen_cli.captures import Capture, capture_texts
+from cachegen_cli.coding.container import TENSORS
 from cachegen_cli.device import mx
 from cachegen_cli.documents import Documents
 from cachegen_cli.errors import UsageError
 from cachegen_cli.model import Model, load_model
 from cachegen_cli.moments import Learnt
 from cachegen_cli.profilefiles import save_profile
-from cachegen_cli.profiles import TENSORS, Profile, Unit
+from cachegen_cli.profiles import Profile, Unit
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.results.profile import CalibratedUnit, Calibration
 from cachegen_cli.results.run import Run

@@ -8,25 +8,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cachegen_cli.entropy import channel_histograms, information, row_information
+from cachegen_cli.coding.counts import Counts
+from cachegen_cli.entropy import row_information
 from cachegen_cli.results.detail import Detail
 
 _GROUPS = 32  # of channels, at most
 _COUNTS = 512  # of codes, at most
 
 
-def detail_of(planes: Sequence[npt.NDArray[Any]], widths: Sequence[int]) -> Detail | None:
+def detail_of(planes: Sequence[Counts | npt.NDArray[Any]]) -> Detail | None:
     """The detail of a tensor's codes; None where it has none.
 
     Args:
-        planes: each kind of codes, [H, D, T].
-        widths: of each kind; 0 where codes may have any size.
+        planes: counts of each kind of codes; the codes [H, D, T] where they may have any size.
     """
-    if not planes[0].size:
+    first_plane = planes[0]
+    tokens = first_plane.tokens if isinstance(first_plane, Counts) else first_plane.shape[2]
+    if not tokens:
         return None
-    counted = [_counted(codes, width) for codes, width in zip(planes, widths, strict=True)]
+    counted = [_counted(plane) if isinstance(plane, Counts) else _wide(plane) for plane in planes]
     bits = np.sum([plane.bits for plane in counted], axis=0)
-    channels, tokens = len(bits), planes[0].shape[2]
+    channels = len(bits)
     size = -(-channels // _GROUPS)
     groups = [float(bits[at : at + size].mean()) / tokens for at in range(0, channels, size)]
     first = counted[0]
@@ -42,15 +44,15 @@ class _Counted(NamedTuple):
     counts: tuple[int, ...]
 
 
-def _counted(codes: npt.NDArray[Any], width: int) -> _Counted:
-    if width:
-        found = channel_histograms(codes, width).raw
-        by_channel = found.reshape(-1, found.shape[-1])
-        pooled = by_channel.sum(axis=0, dtype=np.int64)
-        used = np.flatnonzero(pooled)
-        counts = pooled[used[0] : used[-1] + 1]
-        bits = information(by_channel, np.array(codes.shape[2]))
-        return _Counted(bits, int(used[0]), 1, tuple(counts.tolist()))
+def _counted(plane: Counts) -> _Counted:
+    pooled = plane.histograms.raw.sum(axis=(0, 1), dtype=np.int64)
+    used = np.flatnonzero(pooled)
+    counts = pooled[used[0] : used[-1] + 1]
+    bits = plane.histograms.raw_bits.ravel()
+    return _Counted(bits, int(used[0]), 1, tuple(counts.tolist()))
+
+
+def _wide(codes: npt.NDArray[np.int32]) -> _Counted:
     low, high = int(codes.min()), int(codes.max())
     step = -(-(high - low + 1) // _COUNTS)
     counts = np.bincount((codes.ravel().astype(np.int64) - low) // step)

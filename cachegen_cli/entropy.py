@@ -10,6 +10,8 @@ two, in float64. Cost and memory hardly depend on the alphabet: nothing is one-h
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.quantize import CodeStream, batch, parameter_bytes
 
 Counts = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
 
 # One np.bincount call counts a block of channels, each in bins of its own. Few bins with
 # many hits stall the CPU on its own stores, so narrow alphabets are spread over lanes.
@@ -28,9 +31,11 @@ _BLOCK_SYMBOLS = 1 << 16
 _BLOCK_BINS = 1 << 14
 _LANES = 4
 _NARROW_BITS = 4
+_INFORMATION_TERMS = 1 << 15  # of an entropy that are looked up at a time
 
 
-class Histograms(NamedTuple):
+@dataclass(frozen=True)
+class Histograms:
     """Counts by channel of one batch of heads.
 
     Attributes:
@@ -43,6 +48,16 @@ class Histograms(NamedTuple):
     raw: Counts
     delta: Counts
     bits: int
+
+    @cached_property
+    def raw_bits(self) -> Floats:
+        """[G, D] bits of ideal coding of each channel's codes."""
+        return information(self.raw, self.raw.sum(axis=-1, dtype=np.int64))
+
+    @cached_property
+    def delta_bits(self) -> Floats:
+        """[G, D] bits of ideal coding of each channel's token deltas."""
+        return information(self.delta, self.delta.sum(axis=-1, dtype=np.int64))
 
 
 class Estimates(NamedTuple):
@@ -174,17 +189,24 @@ def channel_histograms(codes: npt.NDArray[np.uint8], bits: int) -> Histograms:
 def estimates(histograms: Histograms, head_parameter_bytes: int) -> Estimates:
     """All four estimates of each head from its two histograms."""
 
-    def by_head(counts: Counts) -> list[int]:
-        n_symbols = counts.sum(axis=-1, dtype=np.int64)
-        bits = np.minimum(information(counts, n_symbols), n_symbols * histograms.bits).sum(axis=-1)
+    def by_head(bits: Floats, n_symbols: npt.NDArray[np.int64]) -> list[int]:
+        found = np.minimum(bits, n_symbols * histograms.bits).sum(axis=-1)
         # rounded first, so that float noise never adds a byte
-        return [ceil(round(b, 6) / 8) + head_parameter_bytes for b in bits.tolist()]
+        return [ceil(round(b, 6) / 8) + head_parameter_bytes for b in found.tolist()]
 
     def pooled(counts: Counts) -> list[int]:
-        return by_head(counts.sum(axis=1, keepdims=True, dtype=np.int64))
+        whole = counts.sum(axis=1, keepdims=True, dtype=np.int64)
+        n_symbols = whole.sum(axis=-1)
+        return by_head(information(whole, n_symbols), n_symbols)
 
-    raw, delta, _ = histograms
-    return Estimates(by_head(raw), pooled(raw), by_head(delta), pooled(delta))
+    raw, delta = histograms.raw, histograms.delta
+    n_symbols = raw.sum(axis=-1, dtype=np.int64)  # as many as deltas
+    return Estimates(
+        by_head(histograms.raw_bits, n_symbols),
+        pooled(raw),
+        by_head(histograms.delta_bits, n_symbols),
+        pooled(delta),
+    )
 
 
 def wide_estimates(codes: npt.NDArray[np.int32]) -> Estimates:
@@ -218,9 +240,15 @@ def information(
     """Bits that ideal coding of n_symbols [...] takes whose counts are [..., K]: [...]."""
     peak = int(counts.max(initial=0))
     # a table of c log2 c costs less than that many logarithms, unless the counts are huge
-    small = peak < counts.size
-    terms = _x_log2_x(np.arange(peak + 1))[counts] if small else _x_log2_x(counts)
-    bits: npt.NDArray[np.float64] = _x_log2_x(n_symbols) - terms.sum(axis=-1)
+    table = _x_log2_x(np.arange(peak + 1)) if peak < counts.size else None
+    rows = counts.reshape(-1, counts.shape[-1])
+    sums = np.empty(len(rows))
+    block = max(1, _INFORMATION_TERMS // max(counts.shape[-1], 1))
+    for start in range(0, len(rows), block):
+        part = rows[start : start + block]
+        terms = _x_log2_x(part) if table is None else table.take(part)
+        sums[start : start + block] = terms.sum(axis=-1)
+    bits: npt.NDArray[np.float64] = _x_log2_x(n_symbols) - sums.reshape(counts.shape[:-1])
     return bits
 
 

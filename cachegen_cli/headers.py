@@ -23,8 +23,7 @@ from cachegen_cli.results.picking import pick
 from cachegen_cli.results.run import Notice
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.sizes import LayerResult, TensorResult
-from cachegen_cli.schemes import SCHEMES, to_header
-from cachegen_cli.tensors import Tensor
+from cachegen_cli.schemes import SCHEMES
 
 
 def file_header(
@@ -68,16 +67,11 @@ def layer_entry(kv: LayerKV, keys: dict[str, Any], values: dict[str, Any]) -> di
     }
 
 
-def tensor_entry(tensor: Tensor, place: dict[str, int], sizes: TensorResult) -> dict[str, Any]:
+def tensor_entry(
+    described: dict[str, Any], place: dict[str, int], sizes: TensorResult
+) -> dict[str, Any]:
     """What the header says of a tensor: where its section is and how to read it."""
-    return place | {
-        "dim": tensor.dim,
-        "bits": tensor.bits,
-        "scheme": to_header(tensor.scheme),
-        "kept_first": tensor.first,
-        "kept_last": tensor.kept.shape[1] - tensor.first,
-        "sizes": asdict(sizes),
-    }
+    return place | described | {"sizes": asdict(sizes)}
 
 
 class PredictedHeader:
@@ -98,10 +92,10 @@ class PredictedHeader:
             header.layers.append(layer)
         return header
 
-    def add(self, kv: LayerKV, tensors: Sequence[Tensor], result: LayerResult) -> None:
-        """Take in a layer."""
+    def add(self, kv: LayerKV, described: Sequence[dict[str, Any]], result: LayerResult) -> None:
+        """Take in a layer, and what its tensors say of themselves."""
         entries = []
-        for tensor, sizes in zip(tensors, (result.keys, result.values), strict=True):
+        for tensor, sizes in zip(described, (result.keys, result.values), strict=True):
             length = sizes.coded_bytes or 0
             # any checksum has as many digits
             place = {"offset": self.offset, "length": length, "crc32": zlib.crc32(b"%d" % length)}

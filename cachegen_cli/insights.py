@@ -148,7 +148,7 @@ def _codes(kv: LayerKV, place: int, layers: int) -> list[npt.NDArray[np.uint8]]:
     found = []
     for name, x in (("keys", kv.keys), ("values", kv.values)):
         scheme = CacheGen.at(Place(name, place, layers, 0, ""), {}, 0)
-        codes = scheme.code(x, no_rows(x.shape[1])).planes[0].codes
+        codes = scheme.code(x, no_rows(x.shape[1]), {}).planes[0].codes
         mx.eval(codes)
         found.append(np.asarray(codes).reshape(-1, x.shape[1]))
     return found

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from cachegen_cli.captures import Capture
-from cachegen_cli.device import mx
+from cachegen_cli.coding.container import TENSORS
 from cachegen_cli.errors import UsageError
 from cachegen_cli.headers import PredictedHeader
-from cachegen_cli.kvcache import LayerKV, split
-from cachegen_cli.model import dtype_name
+from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.parallel import CORES, ahead
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Positions, Reference
+from cachegen_cli.quantizing import restored_layers, tensors
 from cachegen_cli.results.measurements import Measurement, over_texts
 from cachegen_cli.results.run import PromptInfo
 from cachegen_cli.results.settings import Settings
-from cachegen_cli.results.sizes import LayerResult
+from cachegen_cli.results.sizes import LayerResult, TensorResult
 from cachegen_cli.results.spans import shifted
-from cachegen_cli.rows import Context, rows_of
-from cachegen_cli.schedules import widths
-from cachegen_cli.schemes import SCHEMES, Place, Scheme, scheme_at
-from cachegen_cli.schemes.affine import StoredAffine
+from cachegen_cli.schemes import SCHEMES
 from cachegen_cli.sharding import whole
 from cachegen_cli.stepping import by_bits, by_kl, is_open
-from cachegen_cli.tensors import Tensor
-from cachegen_cli.units import profile_of, units
+from cachegen_cli.tensors import STAGES, Tensor
+from cachegen_cli.units import units
 
 
 def stepped(settings: Settings, text: Capture, reference: Reference | None = None) -> Settings:
@@ -56,26 +55,48 @@ def stepped(settings: Settings, text: Capture, reference: Reference | None = Non
 
 
 class Measured(NamedTuple):
-    """A text under a setting; positions only where quality was measured."""
+    """A text under a setting; positions only where quality was measured.
+
+    ``seconds`` are those of each kind of work, which partly go on beside each other.
+    """
 
     sizes: Measurement
     positions: Positions | None
+    seconds: dict[str, float]
 
 
-def measure_text(
+def measure_texts(
     text: Capture,
-    settings: Settings,
+    grid: Sequence[Settings],
     reference: Reference | None,
     progress: Progress = no_progress,
     detail: bool = False,
+) -> list[Measured]:
+    """A text under every setting of one scheme; against its reference its quality, too.
+
+    Without a reference every layer is read once, for all settings. With one, each setting's
+    layers are restored in turn, since a cache for each would have to be held.
+    """
+    if reference is None:
+        return [
+            Measured(part.sizes, None, part.seconds)
+            for part in _whole(text, measure_parts(text, grid, progress, detail=detail))
+        ]
+    found = []
+    for done, settings in enumerate(grid):
+        progress("quality", done, len(grid))
+        found.append(measure_text(text, settings, reference, detail=detail))
+    return found
+
+
+def measure_text(
+    text: Capture, settings: Settings, reference: Reference, detail: bool = False
 ) -> Measured:
     """A text's sizes and, against its reference, its quality, from one quantization."""
-    if reference is None:
-        return Measured(measure(text, settings, progress, detail=detail), None)
     restored: list[LayerKV] = []
-    sizes = measure(text, settings, restored=restored, detail=detail)
+    [part] = _whole(text, measure_parts(text, [settings], restored=restored, detail=detail))
     positions = reference.compare(restored)
-    return Measured(replace(sizes, quality=positions.quality()), positions)
+    return Measured(replace(part.sizes, quality=positions.quality()), positions, part.seconds)
 
 
 def pooled_over(texts: Sequence[Measured], prompts: Sequence[PromptInfo]) -> Measurement:
@@ -92,106 +113,117 @@ def measure(
     restored: list[LayerKV] | None = None,
     detail: bool = False,
 ) -> Measurement:
-    """As `measure_part`, over all processes that hold parts of the model."""
-    found, header = measure_part(source, settings, progress, restored, detail)
-    return whole(source, found, header) if source.sharded else found
+    """One setting's sizes, over all processes that hold parts of the model."""
+    [part] = _whole(source, measure_parts(source, [settings], progress, restored, detail))
+    return part.sizes
 
 
-def measure_part(
+class Part(NamedTuple):
+    """What one process measured of a text under a setting."""
+
+    sizes: Measurement
+    header: PredictedHeader
+    seconds: dict[str, float]
+
+
+def _whole(text: Capture, parts: list[Part]) -> list[Part]:
+    if not text.sharded:
+        return parts
+    return [part._replace(sizes=whole(text, part.sizes, part.header)) for part in parts]
+
+
+def measure_parts(
     source: Capture,
-    settings: Settings,
+    grid: Sequence[Settings],
     progress: Progress = no_progress,
     restored: list[LayerKV] | None = None,
     detail: bool = False,
-) -> tuple[Measurement, PredictedHeader]:
-    """Quantize every layer and predict its bytes; one evaluation and host read a layer.
+) -> list[Part]:
+    """Quantize every layer under every setting of one scheme and predict its bytes.
+
+    While codes are counted, those of the next tensor are made.
 
     Args:
-        restored: takes every layer as a decoder would give it back.
+        restored: takes every layer as a decoder would give it back; of one setting.
         detail: how often codes occur and what groups of channels take, too.
     """
-    layers, n_entries = source.layers, source.n_entries  # ranks are asked once
-    results, header, done = [], PredictedHeader(), 0
-    for kv in units(layers, settings, source.fingerprint):
-        progress("analyze", done, len(layers))
-        wanted = restored is not None
+    headers = [PredictedHeader() for _ in grid]
+    layers: list[list[LayerResult]] = [[] for _ in grid]
+    seconds = [dict.fromkeys(STAGES, 0.0) for _ in grid]
+    kv_bits = source.kv_bits
+    waiting: dict[int, list[_Tensor]] = {}
+    # the adaptive model takes far longer than MLX does, and goes to processes
+    workers = CORES if SCHEMES[grid[0].scheme].any_size else 1
+    for kv, place, found in ahead(_jobs(source, grid, progress, restored, detail), workers):
+        both = waiting.setdefault(place, [])
+        both.append(found)
+        for stage, took in found.seconds.items():
+            seconds[place][stage] += took
+        if len(both) < 2:
+            continue
+        keys, values = waiting.pop(place)
+        shown = replace(kv, layer=shifted(kv.layer, source.first_layer))
+        layer = LayerResult(
+            shown.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys.sizes, values.sizes,
+            shown.layers, kv.role, kv.stored.text if kv.stored else "", kv.allocated,
+            kv_bits.get(kv.layer, ""),
+        )  # fmt: skip
+        headers[place].add(shown, (keys.described, values.described), layer)
+        layers[place].append(layer)
+    progress("analyze", len(source.layers), len(source.layers))
+    return [
+        Part(
+            Measurement(
+                settings,
+                tuple(layers[place]),
+                header.container_bytes(settings, source.metadata, source.tokens),
+            ),
+            header,
+            seconds[place],
+        )
+        for place, (settings, header) in enumerate(zip(grid, headers, strict=True))
+    ]
+
+
+class _Tensor(NamedTuple):
+    """What is left of a tensor once it is measured."""
+
+    sizes: TensorResult
+    described: dict[str, Any]
+    seconds: dict[str, float]
+
+
+_Job = Callable[[], tuple[LayerKV, int, _Tensor]]
+
+
+def _jobs(
+    source: Capture,
+    grid: Sequence[Settings],
+    progress: Progress,
+    restored: list[LayerKV] | None,
+    detail: bool,
+) -> Iterator[_Job]:
+    """What is left to do for each tensor under each setting, once MLX has done its part."""
+    n_layers, n_entries, done = len(source.layers), source.n_entries, 0  # ranks are asked once
+    for kv in units(source.layers, grid[0], source.fingerprint):
+        progress("analyze", done, n_layers)
         place = (source.first_layer + done, n_entries)
-        found, back = _measure_layer(source, kv, place, settings, header, wanted, detail)
-        results.append(found)
+        back = []
+        for name in TENSORS:
+            for number, tensor in enumerate(
+                tensors(kv, name, *place, grid, source.context, restored is not None)
+            ):
+                if restored is not None:
+                    back.append(tensor.restored())
+                yield partial(_finished, kv, number, tensor, detail)
+                del tensor  # its codes are the job's alone
         done += len(kv.layers)
         if restored is not None:
-            restored += back
-    progress("analyze", len(layers), len(layers))
-    container = header.container_bytes(settings, source.metadata, source.tokens)
-    return Measurement(settings, tuple(results), container), header
+            restored += restored_layers(kv, *back)
 
 
-def _measure_layer(
-    source: Capture,
-    kv: LayerKV,
-    place: tuple[int, int],
-    settings: Settings,
-    header: PredictedHeader,
-    restored: bool,
-    detail: bool,
-) -> tuple[LayerResult, list[LayerKV]]:
-    """A unit's sizes, and its layers as a decoder gives them back; nothing else outlives it.
-
-    Args:
-        place: where it begins among the entries, and how many these are.
-    """
-    tensors = quantized(kv, *place, settings, source.context, restored)
-    keys, values = (tensor.result(detail) for tensor in tensors)
-    shown = replace(kv, layer=shifted(kv.layer, source.first_layer))
-    found = LayerResult(
-        shown.layer, kv.cache, kv.keys.shape[1], kv.tokens_seen, keys, values, shown.layers,
-        kv.role, kv.stored.text if kv.stored else "", kv.allocated,
-        source.kv_bits.get(kv.layer, ""),
-    )  # fmt: skip
-    header.add(shown, tensors, found)
-    return found, restored_layers(kv, tensors) if restored else []
-
-
-def restored_layers(kv: LayerKV, tensors: Sequence[Tensor]) -> list[LayerKV]:
-    """The layers as a decoder would give them back."""
-    keys, values = (tensor.restored() for tensor in tensors)
-    mx.eval(keys, values)
-    return split(replace(kv, keys=keys, values=values))
-
-
-def quantized(
-    kv: LayerKV,
-    place: int,
-    n_layers: int,
-    settings: Settings,
-    context: Context,
-    restored: bool = False,
-) -> list[Tensor]:
-    """Keys and values of a unit that begins at a place, evaluated one after the other.
-
-    Args:
-        restored: whether what a decoder gives back is wanted.
-
-    Raises:
-        InputError, UsageError: the scheme or the plan does not fit the layer.
-    """
-    dtype = dtype_name(kv.keys.dtype)
-    undoes = SCHEMES[settings.scheme].undoes_rope
-    rotary = context.rotary(kv.layer) if undoes else ""
-    rows = rows_of(kv, context.tokens if undoes else ())
-    profile = profile_of(settings)
-    tensors = []
-    named = (("keys", kv.keys), ("values", kv.values))
-    for (name, x), bits in zip(named, widths(settings, n_layers), strict=True):
-        at = Place(name, place, n_layers, bits[place], dtype, rotary, profile, kv.layers)
-        if kv.stored is not None:
-            packed = kv.stored.keys if name == "keys" else kv.stored.values
-            scheme: Scheme = StoredAffine(kv.stored.bits, kv.stored.group_size, packed)
-            own = replace(settings, keep_first=0, keep_last=0)
-        else:
-            scheme, own = scheme_at(settings, at), settings
-        tensor = Tensor(f"{kv.name}'s {name}", x, scheme, own, rows, restored)
-        for array in tensor.arrays:
-            mx.eval(array)  # values wait, so that what keys take meanwhile is free again
-        tensors.append(tensor)
-    return tensors
+def _finished(
+    kv: LayerKV, number: int, tensor: Tensor, detail: bool
+) -> tuple[LayerKV, int, _Tensor]:
+    sizes = tensor.result(detail)
+    return kv, number, _Tensor(sizes, tensor.described(), tensor.seconds)

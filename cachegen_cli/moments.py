@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.captures import Capture
+from cachegen_cli.coding.container import TENSORS
 from cachegen_cli.device import mx
 from cachegen_cli.entropy import channel_histograms
 from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache import LayerKV
-from cachegen_cli.profiles import LEVELS, TENSORS, Unit
+from cachegen_cli.profiles import LEVELS, Unit
 from cachegen_cli.results.profile import CalibratedUnit
 from cachegen_cli.results.spans import Entry
 from cachegen_cli.rope import Rotary
@@ -182,4 +183,4 @@ def _roots(counts: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint8]:
 
 def _symbols(kv: LayerKV, tensor: str) -> mx.array:
     x = kv.keys if tensor == "keys" else kv.values
-    return CacheGen(LEVELS + 1).code(x, no_rows(x.shape[1])).planes[0].codes
+    return CacheGen(LEVELS + 1).code(x, no_rows(x.shape[1]), {}).planes[0].codes

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cachegen_cli.captures import Capture
-from cachegen_cli.coding.container import CLASSES, Writer
+from cachegen_cli.coding.container import CLASSES, TENSORS, Writer
 from cachegen_cli.coding.sections import Section
 from cachegen_cli.coding.streams import HEADER_BYTES, split
 from cachegen_cli.errors import InputError, UsageError
@@ -16,10 +17,12 @@ from cachegen_cli.filed import capture_file
 from cachegen_cli.headers import file_header, layer_entry, packed_file, tensor_entry
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.kvcache import split as split_entries
-from cachegen_cli.measuring import quantized, stepped
+from cachegen_cli.measuring import stepped
 from cachegen_cli.notices import notices_of
 from cachegen_cli.output import drafted, sync
+from cachegen_cli.parallel import CORES, ahead
 from cachegen_cli.progress import Progress, no_progress
+from cachegen_cli.quantizing import tensors
 from cachegen_cli.results.files import PackedFile
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.sizes import TensorResult
@@ -102,22 +105,42 @@ def _write_layers(
     context: Context,
     progress: Progress,
 ) -> Iterator[dict[str, Any]]:
-    done = 0
-    for kv in layers:
+    done, keys = 0, None
+    for kv, name, section, sizes, described in ahead(
+        _jobs(layers, n_layers, settings, context), CORES
+    ):
         progress("pack", done, n_layers)
-        for one in split_entries(kv):
-            _check_packable(one)
-        tensors = quantized(kv, done, n_layers, settings, context)
-        keys, values = (_write_tensor(writer, tensor) for tensor in tensors)
-        done += len(kv.layers)
-        yield layer_entry(kv, keys, values)
+        entry = tensor_entry(described, writer.add(section), sizes)
+        if name == "keys":
+            keys = entry
+        elif keys is not None:
+            done += len(kv.layers)
+            yield layer_entry(kv, keys, entry)
     progress("pack", n_layers, n_layers)
 
 
-def _write_tensor(writer: Writer, tensor: Tensor) -> dict[str, Any]:
+_Coded = tuple[LayerKV, str, Section, TensorResult, dict[str, Any]]
+
+
+def _jobs(
+    layers: Iterable[LayerKV], n_layers: int, settings: Settings, context: Context
+) -> Iterator[Callable[[], _Coded]]:
+    """What is left to do for each tensor once it is quantized."""
+    place = 0
+    for kv in layers:
+        for one in split_entries(kv):
+            _check_packable(one)
+        for name in TENSORS:
+            [tensor] = tensors(kv, name, place, n_layers, [settings], context)
+            yield partial(_coded, kv, name, tensor)
+            del tensor
+        place += len(kv.layers)
+
+
+def _coded(kv: LayerKV, name: str, tensor: Tensor) -> _Coded:
     section = tensor.section()
     sizes = actual(tensor.result(), section, len(tensor.planes))
-    return tensor_entry(tensor, writer.add(section), sizes)
+    return kv, name, section, sizes, tensor.described()
 
 
 def actual(predicted: TensorResult, section: Section, planes: int) -> TensorResult:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cachegen_cli.coding.container import TENSORS
 from cachegen_cli.device import mx
 from cachegen_cli.documents import Documents
 from cachegen_cli.errors import InputError
@@ -21,7 +22,6 @@ from cachegen_cli.results.profile import ProfileInfo
 from cachegen_cli.results.spans import Entry
 from cachegen_cli.rope import Rotary
 
-TENSORS = ("keys", "values")
 BASES = ("layer", "model")
 LEVELS = 255  # symbols of the stored tables, of 256 bins
 _FLOOR = 4096  # a symbol has at least one part in so many of its table

@@ -56,8 +56,16 @@ def quantize_to_codes(x: mx.array, bits: int, group_size: int = 32) -> CodeStrea
     return unbatch(quantize_to_codes_batched(x[None], bits, group_size))
 
 
-def quantize_to_codes_batched(x: mx.array, bits: int, group_size: int = 32) -> CodeStream:
+def quantize_to_codes_batched(
+    x: mx.array,
+    bits: int,
+    group_size: int = 32,
+    ranges: tuple[mx.array, mx.array] | None = None,
+) -> CodeStream:
     """Quantize G heads at once, [G, N, D]; groups run along axis 1.
+
+    Args:
+        ranges: what `group_ranges` finds, to save finding it again for each width.
 
     Raises:
         UsageError: ``bits`` outside 1-8, ``group_size`` < 1, empty or not 3-D input.
@@ -67,19 +75,28 @@ def quantize_to_codes_batched(x: mx.array, bits: int, group_size: int = 32) -> C
     _check_rank(x, 3, "[G, N, D]")
     if x.size == 0:
         raise UsageError(f"nothing to quantize: the array has shape {tuple(x.shape)}")
+    zero, top = ranges or group_ranges(x, group_size)
+    levels = 2**bits - 1
+    scale = mx.maximum((top - zero) / levels, MIN_STEP)
+    codes = mx.clip(mx.round((_groups(x, group_size) - zero) / scale), 0, levels)
+    return CodeStream(codes, scale, zero, x.shape[1], bits)
+
+
+def group_ranges(x: mx.array, group_size: int) -> tuple[mx.array, mx.array]:
+    """Minimum and maximum [G, n_groups, 1, D] float32 of the groups of [G, N, D]."""
+    groups = _groups(x, group_size)
+    return groups.min(axis=2, keepdims=True), groups.max(axis=2, keepdims=True)
+
+
+def _groups(x: mx.array, group_size: int) -> mx.array:
+    """[G, N, D] as float32 [G, n_groups, group_size, D], padded with its last row."""
     heads, n_rows, dim = x.shape
     n_groups = -(-n_rows // group_size)
     x = x.astype(mx.float32)
     if padding := n_groups * group_size - n_rows:
         last = mx.broadcast_to(x[:, -1:], (heads, padding, dim))
         x = mx.concatenate([x, last], axis=1)
-    groups = x.reshape(heads, n_groups, group_size, dim)
-    levels = 2**bits - 1
-    zero = groups.min(axis=2, keepdims=True)
-    top = groups.max(axis=2, keepdims=True)
-    scale = mx.maximum((top - zero) / levels, MIN_STEP)
-    codes = mx.clip(mx.round((groups - zero) / scale), 0, levels)
-    return CodeStream(codes, scale, zero, n_rows, bits)
+    return x.reshape(heads, n_groups, group_size, dim)
 
 
 def dequant_codes(stream: CodeStream) -> mx.array:

@@ -2,88 +2,117 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.coding.adaptive import Adaptive
+from cachegen_cli.coding.counts import Counts, device_counts, host_counts
 from cachegen_cli.coding.sections import SECTION_BYTES, Section
-from cachegen_cli.coding.streams import HEADER_BYTES, choose, encode, encode_wide, width_of
+from cachegen_cli.coding.streams import HEADER_BYTES, chosen, encode, encode_wide, width_of
 from cachegen_cli.details import detail_of
-from cachegen_cli.device import mx
-from cachegen_cli.entropy import Estimates, channel_histograms, estimates, wide_estimates
+from cachegen_cli.device import mx, on_cpu
+from cachegen_cli.entropy import Estimates, estimates, wide_estimates
 from cachegen_cli.errors import InputError
+from cachegen_cli.parallel import in_process
 from cachegen_cli.results.detail import Detail
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.sizes import Bytes, TensorResult
-from cachegen_cli.rows import Rows
-from cachegen_cli.schemes import Scheme, code_shape, expected_of
+from cachegen_cli.schemes import Scheme, code_shape, expected_of, to_header
 from cachegen_cli.schemes.base import LARGEST_CODE, Parameters
 from cachegen_cli.schemes.base import Plane as CodedPlane
+from cachegen_cli.values import Values
+
+STAGES = ("quantize", "count", "code")
 
 
-class Plane(NamedTuple):
-    """One kind of a tensor's codes on the host.
+@dataclass(frozen=True)
+class Plane:
+    """One kind of a tensor's codes.
 
     Attributes:
-        codes: [H, D, coded tokens] uint8, or int32 where they may have any size.
+        coded: [H, D, coded tokens] uint8, or int32 where they may have any size.
         bits: width.
         estimates: entropies by head, without parameters.
         fit: the symbol model that takes the fewest bytes.
         encoded: writes the stream.
         tokens_to_pay: where plain packing won, tokens from which tables would pay.
+        counts: how often codes occur, where they have a width.
     """
 
-    codes: npt.NDArray[Any]
+    coded: mx.array | npt.NDArray[Any]
     bits: int
     estimates: Estimates
     fit: Any
     encoded: Callable[[], bytes]
     tokens_to_pay: int | None = None
+    counts: Counts | None = None
+
+    @property
+    def codes(self) -> npt.NDArray[Any]:
+        """The codes on the host, which not everyone needs."""
+        return np.asarray(self.coded)
 
 
 class Tensor:
-    """A layer's keys or values [H, T, D] under a scheme. Evaluate `arrays` before the rest.
+    """Values under a scheme: MLX's part of the work is done when it is made.
 
-    What is coded starts after ``keep_first`` tokens and ends before ``keep_last``; where that
-    leaves no token, there are no codes. Values come back only where ``restored`` asked for them.
+    Codes come back as values only where ``restored`` asked for that.
+
+    Attributes:
+        parameters: what a decoder needs beside the codes; None where no token is coded.
+        middle: [H, coded tokens, D] as a decoder gives it back, if it was asked for.
+        seconds: that its making and what followed took, by kind of work.
     """
 
     def __init__(
-        self,
-        name: str,
-        x: mx.array,
-        scheme: Scheme,
-        settings: Settings,
-        rows: Rows,
-        restored: bool = False,
+        self, values: Values, scheme: Scheme, settings: Settings, restored: bool = False
     ) -> None:
-        self.name, self.scheme, self.settings = name, scheme, settings
-        self.heads, self.tokens, self.dim = x.shape
-        first = min(settings.keep_first, self.tokens)
-        last = min(settings.keep_last, self.tokens - first)
-        middle = x[:, first : self.tokens - last]
-        self.kept = mx.concatenate([x[:, :first], x[:, self.tokens - last :]], axis=1)
-        self.first = first
-        self.signal = mx.square(x.astype(mx.float32)).sum()
-        self._finite = mx.isfinite(x).all()
-        self.arrays: list[mx.array] = [self.kept, self.signal, self._finite]
-        self.rows = rows.cut(first, last)
-        self._codes: list[CodedPlane] = []
-        self.parameters: Parameters | None = None  # None where no token is coded
+        started = time.perf_counter()
+        self.name, self.scheme, self.settings = values.name, scheme, settings
+        self.heads, self.tokens, self.dim = values.heads, values.tokens, values.dim
+        self.kept, self.first, self.rows = values.kept, values.first, values.rows
+        self.signal, self.error = values.signal, 0.0
+        self.parameters: Parameters | None = None
         self.middle: mx.array | None = None
-        if middle.shape[1] and self.dim:
-            coded = scheme.code(middle, self.rows)
-            self._codes, self.parameters = coded.planes, coded.parameters
-            self._error = mx.square(coded.restored.astype(mx.float32) - middle).sum()
-            self.arrays += [*coded.arrays, self._error]
+        self._codes: list[CodedPlane] = []
+        self._counts: list[Counts | None] = [None] * len(scheme.plane_bits)
+        if values.middle.size:
+            self._quantize(values, restored)
+        quantized = time.perf_counter()
+        if not on_cpu():
+            self._counts = [device_counts(c, bits) if bits else None for c, bits in self._codes]
+        counted = time.perf_counter()
+        took = quantized - started, counted - quantized, 0.0
+        self.seconds = dict(zip(STAGES, took, strict=True))
+
+    def _quantize(self, values: Values, restored: bool) -> None:
+        scheme = self.scheme.fitted(values.middle, values.rows)
+        planes, parameters, middles = [], [], []
+        for block in values.blocks(scheme.tokens_together):
+            coded = scheme.code(*block)
+            error = mx.square(coded.restored.astype(mx.float32) - block.x).sum()
+            wanted = [error, *coded.arrays]
             if restored:
-                self.middle = coded.restored.astype(x.dtype)
-                self.arrays.append(self.middle)
+                middles.append(coded.restored.astype(block.x.dtype))
+                wanted.append(middles[-1])
+            mx.eval(wanted)  # block by block, so that only one needs memory beside its codes
+            self.error += float(np.asarray(error))
+            planes.append(coded.planes)
+            parameters.append(coded.parameters)
+        self.parameters = type(parameters[0]).joined(parameters)
+        mx.eval(self.parameters.arrays)
+        for plane in zip(*planes, strict=True):
+            self._codes.append(_joined(plane))
+            mx.eval(self._codes[-1].codes)
+        if restored:
+            self.middle = mx.concatenate(middles, axis=1)
+            mx.eval(self.middle)
 
     @property
     def bits(self) -> int:
@@ -92,19 +121,17 @@ class Tensor:
 
     @cached_property
     def planes(self) -> list[Plane]:
-        """The codes; raises InputError where the values were not finite."""
-        if not self._finite.item():
-            raise InputError(
-                f"{self.name} hold NaN or infinite values",
-                "a model that overflows its 16-bit dtype does this; try another precision",
-            )
+        """The codes with their symbol models."""
         if self.parameters is None:
             shape = (*code_shape(self.scheme, self.heads, self.dim), 0)
             return [
-                self._plane(np.zeros(shape, np.uint8 if bits else np.int32), bits)
+                self._plane(np.zeros(shape, np.uint8 if bits else np.int32), bits, None)
                 for bits in self.scheme.plane_bits
             ]
-        return [self._plane(np.asarray(plane.codes), plane.bits) for plane in self._codes]
+        return [
+            self._plane(codes, bits, counts)
+            for (codes, bits), counts in zip(self._codes, self._counts, strict=True)
+        ]
 
     def restored(self) -> mx.array:
         """[H, T, D] as a decoder gives it back.
@@ -120,7 +147,10 @@ class Tensor:
         return mx.concatenate(parts, axis=1)
 
     def result(self, detail: bool = False) -> TensorResult:
-        """Every size of the tensor; with ``detail`` how often its codes occur, too."""
+        """Every size of the tensor; with ``detail`` how often its codes occur, too.
+
+        This is numpy's work, which may be done beside MLX's on other tensors.
+        """
         if not self.heads * self.tokens * self.dim:
             return _nothing(self.bits)
         kept_bytes = 2 * self.kept.size
@@ -131,11 +161,15 @@ class Tensor:
         for plane in self.planes:
             for name, by_head in zip(by_name, plane.estimates, strict=True):
                 by_name[name] += sum(by_head)
-            packed += len(plane.codes) * -(-plane.codes[0].size * plane.bits // 8)
+            heads, dim, tokens = plane.coded.shape
+            packed += heads * -(-dim * tokens * plane.bits // 8)
         grouping = "pooled" if self.settings.pooled else "channel"
         raw, delta = by_name[f"raw_{grouping}_bytes"], by_name[f"delta_{grouping}_bytes"]
         use_delta = delta < raw if self.settings.delta == "auto" else self.settings.delta == "on"
         fits = [plane.fit for plane in self.planes]
+        started = time.perf_counter()
+        payload = sum(fit.payload_bytes for fit in fits)
+        self.seconds["code"] += time.perf_counter() - started
         shipped = getattr(self.scheme, "shipped_bytes", None)
         sizes: dict[str, Any] = by_name
         return TensorResult(
@@ -149,18 +183,28 @@ class Tensor:
             kept_bytes=kept_bytes,
             fixed_bytes=packed + beside,
             entropy_bytes=delta if use_delta else raw,
-            payload_bytes=sum(fit.payload_bytes for fit in fits),
+            payload_bytes=payload,
             table_bytes=sum(fit.table_bytes for fit in fits),
             header_bytes=HEADER_BYTES * len(fits) + SECTION_BYTES,
             shipped_bytes=shipped(_channels(self.planes[0].codes)) if shipped else None,
-            signal_energy=float(np.asarray(self.signal)),
+            signal_energy=self.signal,
             detail=self._detail() if detail else None,
-            error_energy=float(np.asarray(self._error)) if self.parameters else 0.0,
+            error_energy=self.error,
             **sizes,
         )
 
     def _detail(self) -> Detail | None:
-        return detail_of([p.codes for p in self.planes], [p.bits for p in self._codes])
+        return detail_of([plane.counts or plane.codes for plane in self.planes])
+
+    def described(self) -> dict[str, Any]:
+        """What a file's header says of it beside its place and sizes."""
+        return {
+            "dim": self.dim,
+            "bits": self.bits,
+            "scheme": to_header(self.scheme),
+            "kept_first": self.first,
+            "kept_last": self.kept.shape[1] - self.first,
+        }
 
     def section(self) -> Section:
         """The tensor encoded, as a file holds it."""
@@ -170,33 +214,52 @@ class Tensor:
         kept = patterns.astype("<u2").tobytes()
         return Section(b"".join(streams), parameters, kept, wide)
 
-    def _plane(self, codes: npt.NDArray[Any], bits: int) -> Plane:
-        channels, expected = _channels(codes), expected_of(self.scheme)
+    def _plane(self, codes: Any, bits: int, counts: Counts | None) -> Plane:
+        expected = expected_of(self.scheme)
         if not bits:
-            if codes.size and max(int(codes.max()), -int(codes.min())) >= LARGEST_CODE:
-                raise InputError(
-                    f"{self.name} holds values beyond 2^30 steps", "take a larger step or error"
-                )
-            adaptive = Adaptive(channels, self.rows.repeats, expected)
-            return Plane(
-                codes,
-                width_of(channels),
-                wide_estimates(codes),
-                adaptive,
-                lambda: encode_wide(channels, adaptive),
-            )
-        counted = channel_histograms(codes, bits)
-        choice = choose(
-            channels, bits, delta=self.settings.delta, counted=counted, expected=expected
-        )
-        return Plane(
+            return self._wide(np.asarray(codes), expected)
+        started = time.perf_counter()
+        counts = counts or host_counts(np.asarray(codes), bits)
+        counted = time.perf_counter()
+        choice = chosen(counts, delta=self.settings.delta, expected=expected)
+        plane = Plane(
             codes,
             bits,
-            estimates(counted, 0),
+            estimates(counts.histograms, 0),
             choice.fit,
-            lambda: encode(channels, bits, choice=choice),
+            lambda: in_process(encode, _channels(np.asarray(codes)), bits, choice),
             choice.tokens_to_pay,
+            counts,
         )
+        self.seconds["count"] += counted - started
+        self.seconds["code"] += time.perf_counter() - counted
+        return plane
+
+    def _wide(self, codes: npt.NDArray[Any], expected: Any) -> Plane:
+        channels = _channels(codes)
+        if codes.size and max(int(codes.max()), -int(codes.min())) >= LARGEST_CODE:
+            raise InputError(
+                f"{self.name} holds values beyond 2^30 steps", "take a larger step or error"
+            )
+        started = time.perf_counter()
+        found = wide_estimates(codes)
+        self.seconds["count"] += time.perf_counter() - started
+        adaptive = Adaptive(channels, self.rows.repeats, expected)
+
+        def encoded() -> bytes:
+            stream = in_process(encode_wide, channels, adaptive)
+            # known now: nobody has to measure it any more
+            vars(adaptive).setdefault("payload_bytes", len(stream) - HEADER_BYTES)
+            return stream
+
+        return Plane(codes, width_of(channels), found, adaptive, encoded)
+
+
+def _joined(blocks: tuple[CodedPlane, ...]) -> CodedPlane:
+    """A tensor's codes from those of its blocks of tokens."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return CodedPlane(mx.concatenate([block.codes for block in blocks], axis=2), blocks[0].bits)
 
 
 def _nothing(bits: int) -> TensorResult:

@@ -9,16 +9,10 @@ from dataclasses import replace
 from cachegen_cli.analysis import run_of
 from cachegen_cli.captures import Capture
 from cachegen_cli.kvcache import LayerKV, split, untouched
-from cachegen_cli.measuring import (
-    Measured,
-    measure,
-    measure_text,
-    pooled_over,
-    quantized,
-    restored_layers,
-)
+from cachegen_cli.measuring import Measured, measure, measure_text, pooled_over
 from cachegen_cli.progress import Progress
 from cachegen_cli.quality import Positions, Reference
+from cachegen_cli.quantizing import quantized, restored_layers
 from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.planning import TensorSensitivity
 from cachegen_cli.results.run import Run
@@ -57,7 +51,7 @@ class Trials:
 
     def sizes(self, settings: Settings) -> Measurement:
         """Sizes over all texts, which need no reading."""
-        return self.pooled([Measured(measure(text, settings), None) for text, _ in self.texts])
+        return self.pooled([Measured(measure(text, settings), None, {}) for text, _ in self.texts])
 
     def pooled(self, texts: Sequence[Measured]) -> Measurement:
         """Each text's sizes and quality as one."""
@@ -105,7 +99,7 @@ def _each_alone(text: Capture, settings: Settings) -> Iterator[dict[str, list[La
     place = 0
     for unit in units(text.layers, settings, text.fingerprint):
         tensors = quantized(unit, place, len(text.layers), settings, text.context, restored=True)
-        compressed = restored_layers(unit, tensors)
+        compressed = restored_layers(unit, *(tensor.restored() for tensor in tensors))
         place += len(compressed)
         plain = [untouched(text.live.cache, kv.layer) if text.live else kv for kv in split(unit)]
         both = list(zip(plain, compressed, strict=True))

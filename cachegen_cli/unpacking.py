@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from cachegen_cli.coding.container import Reader
+from cachegen_cli.coding.container import TENSORS, Reader
 from cachegen_cli.coding.sections import Section
 from cachegen_cli.coding.streams import claims, decode, decode_wide, split
 from cachegen_cli.device import mx
@@ -17,6 +19,7 @@ from cachegen_cli.errors import InputError
 from cachegen_cli.headers import packed_file
 from cachegen_cli.kvcache import TOKENS, LayerKV, make_cache, save_cache
 from cachegen_cli.kvcache import split as split_entries
+from cachegen_cli.parallel import CORES, ahead, in_process
 from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
@@ -102,15 +105,17 @@ def read_layers(
     Raises:
         InputError: a section is damaged, or does not fit the header.
     """
-    header = reader.header
+    layers = reader.header["layers"]
     _check_memory(reader)
-    for index, layer in enumerate(header["layers"]):
-        progress("unpack", index, len(header["layers"]))
-        keys, values = (
-            _restored(reader.section(index, name), layer, name, header.get("repeats", []), profile)
-            for name in ("keys", "values")
-        )
-        mx.eval(keys, values)
+    keys = mx.zeros(0)
+    for index, name, decoded in ahead(_jobs(reader, profile), CORES):
+        progress("unpack", index, len(layers))
+        values = decoded.restored()
+        mx.eval(values)
+        if name == "keys":
+            keys = values
+            continue
+        layer = layers[index]
         yield from split_entries(
             LayerKV(
                 layer["layer"], layer["cache"], keys, values,
@@ -118,42 +123,89 @@ def read_layers(
                 tuple((member, heads) for member, heads in layer["members"]),
             )
         )  # fmt: skip
-    progress("unpack", len(header["layers"]), len(header["layers"]))
+    progress("unpack", len(layers), len(layers))
 
 
-def _restored(
-    section: Section,
-    layer: dict[str, Any],
-    name: str,
-    text: Sequence[int],
-    profile: Profile | None,
-) -> mx.array:
-    """A tensor [H, T, D] from its section; ``text`` are the tokens of `Context`.
+def _jobs(
+    reader: Reader, profile: Profile | None
+) -> Iterator[Callable[[], tuple[int, str, _Decoded]]]:
+    """What there is to decode: (index of the layer, "keys" or "values", the tensor)."""
+    text = reader.header.get("repeats", [])
+    for index, layer in enumerate(reader.header["layers"]):
+        for name in TENSORS:
+            tensor = _Tensor(layer, name, text, profile)
+            yield partial(_decoded, reader, index, name, tensor)
+
+
+def _decoded(reader: Reader, index: int, name: str, tensor: _Tensor) -> tuple[int, str, _Decoded]:
+    section = reader.section(index, name)
+    with tensor.named():
+        shape = (*code_shape(tensor.scheme, tensor.heads, tensor.dim), tensor.coded)
+        planes = decoded_planes(section, tensor.scheme, shape, tensor.rows)
+    return index, name, _Decoded(tensor, section, planes)
+
+
+class _Tensor:
+    """What a file's header says of a tensor.
+
+    Args:
+        text: the tokens of `Context`.
 
     Raises:
-        InputError: the section does not fit the header.
+        InputError: its scheme cannot be read.
     """
-    heads, tokens, place = layer["heads"], layer["tokens"], layer[name]
-    dim, first, last = place["dim"], place["kept_first"], place["kept_last"]
-    coded = tokens - first - last
-    dtype = getattr(mx, layer["dtype"])
-    entries = tuple(member for member, _ in layer["members"]) or (layer["layer"],)
-    label = f"layer {spans(entries)}'s {name}"
-    try:
-        edges = mx.array(section.read_kept(heads, first + last, dim)).view(dtype)
-        scheme = from_header(place["scheme"], profile, name, entries)
-        if scheme.plane_bits != (0,) and place["bits"] != sum(scheme.plane_bits):
-            raise InputError("its scheme has another width than the header says")
+
+    def __init__(
+        self, layer: dict[str, Any], name: str, text: Sequence[int], profile: Profile | None
+    ) -> None:
+        place = layer[name]
+        self.heads, self.tokens, self.dim = layer["heads"], layer["tokens"], place["dim"]
+        self.first, self.last = place["kept_first"], place["kept_last"]
+        self.coded = self.tokens - self.first - self.last
+        self.dtype = getattr(mx, layer["dtype"])
+        entries = tuple(member for member, _ in layer["members"]) or (layer["layer"],)
+        self.label = f"layer {spans(entries)}'s {name}"
+        with self.named():
+            self.scheme = from_header(place["scheme"], profile, name, entries)
+            bits = self.scheme.plane_bits
+            if bits != (0,) and place["bits"] != sum(bits):
+                raise InputError("its scheme has another width than the header says")
         seen, window, sinks = layer["tokens_seen"], layer["window"], layer["sinks"]
-        rows = rows_at(tokens, seen, window, sinks, text).cut(first, last)
-        shape = (*code_shape(scheme, heads, dim), coded)
-        planes = decoded_planes(section, scheme, shape, rows)
-        if not coded:
-            return edges
-        values = scheme.restore(planes, section.parameters, section.wide, dtype, rows)
-    except InputError as error:
-        raise InputError(f"{label}: {error.message}", error.hint) from error
-    return mx.concatenate([edges[:, :first], values, edges[:, first:]], axis=1)
+        rows = rows_at(self.tokens, seen, window, sinks, text)
+        self.rows = rows.cut(self.first, self.last)
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Say in errors which tensor they are of."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(f"{self.label}: {error.message}", error.hint) from error
+
+
+class _Decoded(NamedTuple):
+    """A tensor's codes, before MLX makes values of them."""
+
+    tensor: _Tensor
+    section: Section
+    planes: list[npt.NDArray[Any]]
+
+    def restored(self) -> mx.array:
+        """[H, T, D].
+
+        Raises:
+            InputError: the section does not fit the header.
+        """
+        this, section = self.tensor, self.section
+        with this.named():
+            kept = section.read_kept(this.heads, this.first + this.last, this.dim)
+            edges = mx.array(kept).view(this.dtype)
+            if not this.coded:
+                return edges
+            values = this.scheme.restore(
+                self.planes, section.parameters, section.wide, this.dtype, this.rows
+            )
+        return mx.concatenate([edges[:, : this.first], values, edges[:, this.first :]], axis=1)
 
 
 def decoded_planes(
@@ -173,9 +225,9 @@ def decoded_planes(
             raise InputError("its codes have another width or shape than the header says")
     expected = expected_of(scheme)
     found = [
-        decode(stream, expected)
+        in_process(decode, stream, expected)
         if bits
-        else decode_wide(stream, heads * dim, rows.repeats, expected)
+        else in_process(decode_wide, stream, heads * dim, rows.repeats, expected)
         for stream, bits in zip(streams, scheme.plane_bits, strict=True)
     ]
     return [codes.reshape(shape) for codes in found]

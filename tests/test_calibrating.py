@@ -90,7 +90,9 @@ def test_symbol_tables_are_counts_of_the_codec(made, model):
     counts = np.zeros((32, 31), np.int64)
     for text in TEXTS:
         kv = capture(model, text).layers[2]
-        codes = np.array(CacheGen(32).code(kv.values, no_rows(kv.values.shape[1])).planes[0].codes)
+        codes = np.array(
+            CacheGen(32).code(kv.values, no_rows(kv.values.shape[1]), {}).planes[0].codes
+        )
         for channel, row in enumerate(codes.reshape(32, -1)):
             counts[channel] += np.bincount(row, minlength=31)
     found = profile.symbols(2, "values", 32)

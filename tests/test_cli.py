@@ -200,7 +200,7 @@ def test_output_devices_and_names_that_do_not_work(cachegen, quick):
 
 
 def test_unexpected_errors_are_a_sentence_too(cachegen, quick, monkeypatch):
-    monkeypatch.setattr("cachegen_cli.measuring.measure", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("cachegen_cli.measuring.measure_parts", lambda *_, **__: 1 / 0)
     done = cachegen("analyze", *quick)
     assert done.code == 1
     assert "failed unexpectedly: ZeroDivisionError" in done.err and "CACHEGEN_DEBUG" in done.err

@@ -101,7 +101,7 @@ def test_killed_pack_leaves_no_file(llama, tmp_path, number):
     script = (
         "import cachegen_cli.packing as p, sys, time\n"
         "def slow(*a):\n    print('writing', flush=True)\n    time.sleep(60)\n"
-        "p._write_tensor = slow\n"
+        "p._coded = slow\n"
         f"sys.argv = ['cachegen', 'pack', '--model', {str(llama)!r}, '-p', 'abc', "
         f"'-o', {str(tmp_path / 'r.cgkv')!r}]\n"
         "from cachegen_cli.__main__ import main\nmain()"

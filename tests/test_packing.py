@@ -30,8 +30,8 @@ from cachegen_cli import (
 )
 from cachegen_cli.coding.container import PREAMBLE_BYTES, Reader, header_bytes
 from cachegen_cli.kvcache import CacheFile, make_cache, read_cache
-from cachegen_cli.measuring import quantized, restored_layers
 from cachegen_cli.model import bundled_file
+from cachegen_cli.quantizing import quantized, restored_layers
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.schemes import SCHEMES, parse
 from cachegen_cli.schemes.group import Group
@@ -65,7 +65,11 @@ def restored(captured, settings):
         layer
         for place, kv in enumerate(captured.layers)
         for layer in restored_layers(
-            kv, quantized(kv, place, n, settings, captured.context, restored=True)
+            kv,
+            *(
+                tensor.restored()
+                for tensor in quantized(kv, place, n, settings, captured.context, restored=True)
+            ),
         )
     ]
 
@@ -309,9 +313,10 @@ def test_verify_passes(captured, windows):
 
 @pytest.mark.parametrize("broken", ["codes", "values", "prediction", "error"])
 def test_verify_fails_where_something_is_wrong(captured, monkeypatch, broken):
-    from cachegen_cli import unpacking, verification
+    from cachegen_cli import parallel, unpacking, verification
 
     whole = unpacking.decode
+    monkeypatch.setattr(parallel._processes, "take", lambda: None)  # they know of no patch
     if broken == "codes":
         monkeypatch.setattr(unpacking, "decode", lambda data, known: whole(data, known) ^ 1)
     elif broken == "values":

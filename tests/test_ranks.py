@@ -148,7 +148,7 @@ def test_a_rank_that_dies_alone_ends_the_run(llama, tmp_path):
         "from cachegen_cli import analysis, errors\n"
         "if os.environ['MLX_RANK'] == '1':\n"
         "    def fail(*a, **k):\n        raise errors.ModelError('rank 1 has no memory')\n"
-        "    analysis.measure_text = fail\n"
+        "    analysis.measure_texts = fail\n"
         f"sys.argv = ['cachegen', 'analyze', '--model', {str(llama)!r}, '-p', 'abcdef', "
         "'--shard', 'tensor']\n"
         "from cachegen_cli.__main__ import main\nmain()"

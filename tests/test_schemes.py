@@ -23,6 +23,7 @@ from cachegen_cli.schemes import SCHEMES, Place, from_header, parse, scheme_at, 
 from cachegen_cli.schemes.cachegen import CacheGen
 from cachegen_cli.tensors import Tensor
 from cachegen_cli.unpacking import decoded_planes, read_layers
+from cachegen_cli.values import Values
 
 TEXT = "The river rose in the night and took the lower bridge with it. Nobody saw it go. " * 2
 
@@ -37,9 +38,8 @@ def tensor(x: mx.array, text: str, bits: int = 4, **rest) -> Tensor:
     dtype = str(x.dtype).removeprefix("mlx.core.")
     rows = rows_at(x.shape[1], x.shape[1], 0, 0, [t % 7 for t in range(x.shape[1])])
     scheme = scheme_at(chosen, Place("keys", 0, 4, bits, dtype, ROTARY))
-    found = Tensor("it", x, scheme, chosen, rows, restored=True)
-    mx.eval(found.arrays)
-    return found
+    values = Values("it", x, rows, chosen.keep_first, chosen.keep_last)
+    return Tensor(values, scheme, chosen, restored=True)
 
 
 def values(kind: str, heads: int, tokens: int, dtype: mx.Dtype) -> mx.array:
@@ -191,21 +191,21 @@ class TestCacheGen:
     @pytest.mark.parametrize(("x", "bins", "codes"), GOLDEN)
     def test_codes(self, x, bins, codes):
         one = mx.array(x, mx.float32)[None, None]  # a head, a token
-        coded = CacheGen(bins).code(one, no_rows(1))
+        coded = CacheGen(bins).code(one, no_rows(1), {})
         assert np.array(coded.planes[0].codes).ravel().tolist() == codes
 
     def test_values(self):
         x = mx.array(self.GOLDEN[0][0], mx.float16)[None, None]
-        restored = np.array(CacheGen(32).code(x, no_rows(1)).restored).ravel()
+        restored = np.array(CacheGen(32).code(x, no_rows(1), {}).restored).ravel()
         assert restored.tolist() == [-15, -7, -1, -1, -1, 0, 1, 1, 1, 3, 7, 15]
         x = mx.array([1, 0.5, -0.25, 0.1, 0], mx.float16)[None, None]
-        restored = np.array(CacheGen(32).code(x, no_rows(1)).restored).ravel()[:3]
+        restored = np.array(CacheGen(32).code(x, no_rows(1), {}).restored).ravel()[:3]
         assert np.abs(restored - [1, 0.46667, -0.26667]).max() < 1e-3
 
     def test_one_scale_over_all_heads(self):
         x = np.ones((2, 1, 4), np.float16)
         x[1, 0, 3] = 15
-        coded = CacheGen(32).code(mx.array(x), no_rows(1))
+        coded = CacheGen(32).code(mx.array(x), no_rows(1), {})
         assert np.array(coded.parameters.arrays[0]).tolist() == [15]
         assert np.array(coded.planes[0].codes)[0].ravel().tolist() == [16] * 4
 

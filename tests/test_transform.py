@@ -40,6 +40,7 @@ from cachegen_cli.schemes import Place, from_header, parse, scheme_at, to_header
 from cachegen_cli.tensors import Tensor
 from cachegen_cli.units import units
 from cachegen_cli.unpacking import decoded_planes, read_layers
+from cachegen_cli.values import Values
 
 CALIBRATED = [
     "The river rose in the night and took the lower bridge with it. Nobody saw it go. " * 2,
@@ -99,8 +100,7 @@ def test_codes_come_back_and_the_error_is_bounded(path, kind, tokens, dtype, bas
     profile, rows = load_profile(path), no_rows(tokens)
     dtype_name = str(dtype).removeprefix("mlx.core.")
     scheme = scheme_at(setting, Place(tensor, 0, 4, 0, dtype_name, "", profile, entries))
-    found = Tensor("it", x, scheme, setting, rows, restored=True)
-    mx.eval(found.arrays)
+    found = Tensor(Values("it", x, rows), scheme, setting, restored=True)
     restored = found.restored()
     assert restored.shape == x.shape and restored.dtype == dtype
     section = found.section()
@@ -115,7 +115,7 @@ def test_codes_come_back_and_the_error_is_bounded(path, kind, tokens, dtype, bas
     assert sizes.elements == x.size and sizes.parameter_bytes == 0
     # what is coded is off by half a step at most, in the basis
     known = scheme.found
-    lost = scheme.code(x, rows).restored - x.astype(mx.float32)
+    lost = scheme.code(x, rows, {}).restored - x.astype(mx.float32)
     if known.rotary:
         lost = known.rotary.undo(lost, rows.positions)
     flat = np.array(lost.transpose(1, 0, 2).reshape(tokens, -1)) / np.array(known.scale)

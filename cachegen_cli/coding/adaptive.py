@@ -9,7 +9,7 @@ an octave each, whose table of counts both keep. Integers throughout: the same o
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import constriction
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from cachegen_cli.coding.learning import CLASSES, LARGEST, SHIFTS, Integers, State
 from cachegen_cli.coding.ranges import categorical, decoder, encoder, stream_bytes, words
 from cachegen_cli.coding.repeats import Repeats, blocks
+from cachegen_cli.parallel import in_process
 
 _GROUPS, _SMALLEST_GROUP, _LARGEST_GROUP = 8, 8, 128  # channel groups of a block, channels of one
 _PIECE = 12  # bits of a plain number coded at once
@@ -36,16 +37,17 @@ class Adaptive:
     def __init__(
         self, codes: npt.NDArray[np.int32], found: Repeats, scales: Integers | None = None
     ) -> None:
-        """Find the length of the stream of codes [C, T].
+        """Fit to codes [C, T].
 
         Args:
             scales: [C] what is known of the codes' magnitudes before (`learning.scales_of`).
         """
-        self.found, self.scales = found, scales
-        measure = _Measure()
-        channels, tokens = codes.shape
-        _run(measure, codes, channels, tokens, found, scales)
-        self.payload_bytes = stream_bytes(measure.bits)
+        self.codes, self.found, self.scales = codes, found, scales
+
+    @cached_property
+    def payload_bytes(self) -> int:
+        """Upper bound of the length of `payload`: takes as long as coding."""
+        return in_process(_measured_bytes, self.codes, self.found, self.scales)
 
     def tables(self) -> bytes:
         """None."""
@@ -57,6 +59,13 @@ class Adaptive:
         channels, tokens = symbols.shape
         _run(writer, symbols, channels, tokens, self.found, self.scales)
         return words(writer.coder)
+
+
+def _measured_bytes(codes: npt.NDArray[np.int32], found: Repeats, scales: Integers | None) -> int:
+    measure = _Measure()
+    channels, tokens = codes.shape
+    _run(measure, codes, channels, tokens, found, scales)
+    return stream_bytes(measure.bits)
 
 
 def decode_adaptive(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 Symbols = npt.NDArray[np.integer[Any]]
 
 MAX_VALUES = 256
+SIZES = (2, 3, 4, 5, 7, 17)  # alphabets from which on blocks are shorter
 
 
 def block_length(n_symbols: int) -> int:

@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.coding.blocks import block_frequencies, block_length, join, split
+from cachegen_cli.coding.counts import segment_blocks
 from cachegen_cli.coding.fits import Symbols, TableFit
 from cachegen_cli.coding.ranges import (
     categorical,
-    code_length,
     decoder,
     encoder,
     stream_bytes,
     words,
 )
-from cachegen_cli.coding.statistics import Statistics, segment_blocks
-from cachegen_cli.coding.tables import TableSet, decode_tables, frequencies, weights
+from cachegen_cli.coding.statistics import Statistics
+from cachegen_cli.coding.tables import TableSet, decode_tables, frequencies, payload_bits, weights
 
 
 class Context(TableFit):
@@ -41,8 +41,7 @@ class Context(TableFit):
         rows = weights(np.concatenate([mean[None], stats.pairs]))
         # the first row also codes segments' first symbols, which may be rare in the mean
         rows[0] = np.maximum(rows[0], stats.first > 0)
-        table = frequencies(rows)
-        bits = code_length(stats.first, table[0]) + code_length(stats.pairs, table[1:])
+        bits = payload_bits(stats.first[None], rows[:1]) + payload_bits(stats.pairs, rows[1:])
         n = stats.n_symbols
         return cls(stats.delta, stats.low, n, TableSet(rows, True), stream_bytes(bits))
 

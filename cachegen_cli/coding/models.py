@@ -32,7 +32,7 @@ from cachegen_cli.coding.ranges import (
     words,
 )
 from cachegen_cli.coding.statistics import Statistics
-from cachegen_cli.coding.tables import TableSet, decode_tables, frequencies, weights
+from cachegen_cli.coding.tables import TableSet, decode_tables, frequencies, payload_bits, weights
 
 
 class Pooled(TableFit):
@@ -45,7 +45,7 @@ class Pooled(TableFit):
         """Fit to the counts of a tensor."""
         counts = stats.channel.sum(axis=0, dtype=np.int64)[None]
         rows = weights(counts)
-        payload = stream_bytes(code_length(counts, frequencies(rows)))
+        payload = stream_bytes(payload_bits(counts, rows))
         return cls(stats.delta, stats.low, stats.n_symbols, TableSet(rows, False), payload)
 
     def payload(self, symbols: Symbols) -> bytes:
@@ -79,7 +79,7 @@ class Channel(TableFit):
         counts = stats.channel
         mean = counts.sum(axis=0, dtype=np.int64) // len(counts)
         rows = weights(np.concatenate([mean[None], counts]))
-        payload = stream_bytes(code_length(counts, frequencies(rows[1:])))
+        payload = stream_bytes(payload_bits(counts, rows[1:]))
         return cls(stats.delta, stats.low, stats.n_symbols, TableSet(rows, False), payload)
 
     def payload(self, symbols: Symbols) -> bytes:

@@ -8,20 +8,14 @@ independent symbols at each step; a segment's first symbol has no context.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cachegen_cli.coding.blocks import block_length
-from cachegen_cli.entropy import Histograms, channel_histograms, information
+from cachegen_cli.coding.counts import Counts, Pairs, segment_starts
 
-Counts = npt.NDArray[np.integer[Any]]
-
-MIN_LANES = 4096
-MIN_SEGMENT = 32  # tokens at least; a segment's first symbol is coded without context
-_BLOCK_SYMBOLS = 1 << 19  # neighbours counted at a time
+Integers = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -35,19 +29,15 @@ class Statistics:
         first: [K] counts of the segments' first symbols.
         pairs: [K, K] counts of (previous, current) within segments, or None where there are
             more pairs than symbols, so that a table of them cannot pay.
+        ideal_bytes: payload of the best table for each channel, before any table is paid for.
     """
 
     delta: bool
     low: int
-    channel: Counts
-    first: Counts
-    pairs: Counts | None
-
-    @cached_property
-    def ideal_bytes(self) -> float:
-        """Payload of the best table for each channel, before any table is paid for."""
-        totals = self.channel.sum(axis=1, dtype=np.int64)
-        return float(information(self.channel, totals).sum() / 8)
+    channel: Integers
+    first: Integers
+    pairs: Pairs | None
+    ideal_bytes: float
 
     @property
     def n_symbols(self) -> int:
@@ -55,25 +45,12 @@ class Statistics:
         return self.channel.shape[1]
 
 
-def segment_blocks(channels: int, tokens: int, n_symbols: int) -> int:
-    """Blocks a segment, so that there are about `MIN_LANES` segments in all channels."""
-    k = block_length(n_symbols)
-    segments = max(1, -(-MIN_LANES // channels))
-    return max(-(-MIN_SEGMENT // k), -(-(tokens // k) // segments))
-
-
-def statistics(
-    codes: npt.NDArray[np.uint8], bits: int, counted: Histograms | None = None
-) -> tuple[Statistics, Statistics]:
-    """Statistics of codes [C, T] below 2^bits and of their token deltas.
-
-    ``counted`` are the histograms of these channels, if they have been counted already.
-    """
-    found = counted or channel_histograms(codes[None], bits)
-    raw, delta = (x.reshape(-1, x.shape[-1]) for x in (found.raw, found.delta))
+def statistics(counts: Counts) -> tuple[Statistics, Statistics]:
+    """Statistics of a tensor's codes and of their token deltas."""
+    found = counts.histograms
     return (
-        _trimmed(codes, raw, delta=False, offset=0),
-        _trimmed(symbols_of(codes, True), delta, delta=True, offset=(1 << bits) - 1),
+        _trimmed(counts, found.raw, found.raw_bits, counts.raw_pairs, delta=False),
+        _trimmed(counts, found.delta, found.delta_bits, counts.delta_pairs, delta=True),
     )
 
 
@@ -86,34 +63,32 @@ def symbols_of(codes: npt.NDArray[np.uint8], delta: bool) -> npt.NDArray[np.int1
 
 
 def _trimmed(
-    symbols: npt.NDArray[np.integer[Any]], channel: Counts, *, delta: bool, offset: int
+    counts: Counts,
+    by_channel: Integers,
+    bits: npt.NDArray[np.float64],
+    pairs: Pairs | None,
+    *,
+    delta: bool,
 ) -> Statistics:
+    channel = by_channel.reshape(counts.channels, -1)
     used = np.flatnonzero(channel.any(axis=0))
     low, high = (int(used[0]), int(used[-1])) if used.size else (0, 0)
     if low == high:  # the coder wants two symbols, of which one may never occur
         low, high = (low, high + 1) if high + 1 < channel.shape[1] else (low - 1, high)
     n = high - low + 1
-    channels, tokens = symbols.shape
-    k = block_length(n)
-    # where segments start; leftovers behind the last block go on with their context
-    starts = np.arange(0, max(tokens // k * k, 1), k * segment_blocks(channels, tokens, n))
-    shift = offset - low
-    first = np.bincount(symbols[:, starts].ravel().astype(np.int32) + shift, minlength=n)
-    pairs = _pairs(symbols, n, shift, starts[1:]) if n * n <= symbols.size else None
-    return Statistics(delta, low - offset, channel[:, low : high + 1], first, pairs)
-
-
-def _pairs(
-    symbols: npt.NDArray[np.integer[Any]], n: int, shift: int, starts: npt.NDArray[np.integer[Any]]
-) -> Counts:
-    """[n, n] counts of neighbours in a channel, less those across the starts of segments."""
-    found = np.zeros(n * n, np.intp)
-    block = max(1, _BLOCK_SYMBOLS // symbols.shape[1])
-    for start in range(0, len(symbols), block):
-        shifted = symbols[start : start + block].astype(np.intp) + shift
-        for previous, current, sign in (
-            (shifted[:, :-1], shifted[:, 1:], 1),
-            (shifted[:, starts - 1], shifted[:, starts], -1),
-        ):
-            found += sign * np.bincount((previous * n + current).ravel(), minlength=n * n)
-    return found.reshape(n, n)
+    shift = (channel.shape[1] // 2 if delta else 0) - low
+    starts = segment_starts(counts.channels, counts.tokens, n)
+    firsts = counts.symbols_at(starts, delta) + shift
+    within = None
+    if pairs is not None and n * n <= counts.channels * counts.tokens:
+        before = counts.symbols_at(starts[1:] - 1, delta) + shift
+        across = np.bincount((before * n + firsts[:, 1:]).ravel(), minlength=n * n)
+        within = pairs[low : high + 1, low : high + 1] - across.reshape(n, n)
+    return Statistics(
+        delta,
+        -shift,
+        channel[:, low : high + 1],
+        np.bincount(firsts.ravel(), minlength=n),
+        within,
+        float(bits.sum() / 8),
+    )

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from cachegen_cli.coding.adaptive import Adaptive, decode_adaptive
 from cachegen_cli.coding.context import Context
+from cachegen_cli.coding.counts import Counts, host_counts
 from cachegen_cli.coding.fits import Fit
 from cachegen_cli.coding.models import MODELS, Calibrated, Channel, Plain, Pooled, Shape
 from cachegen_cli.coding.repeats import Repeats
 from cachegen_cli.coding.statistics import statistics, symbols_of
-from cachegen_cli.entropy import Histograms, channel_histograms
 from cachegen_cli.errors import InputError, UsageError
 
 Codes = npt.NDArray[np.uint8]
@@ -55,7 +55,7 @@ class Choice:
 
     @property
     def predicted_bytes(self) -> int:
-        """Upper bound of the stream's length, within 0.1 % + 8 bytes for each of its two
+        """Upper bound of the stream's length, within 0.1 % + 12 bytes for each of its two
         range-coded streams, tables and payload.
         """
         return HEADER_BYTES + self.fit.table_bytes + self.fit.payload_bytes
@@ -67,7 +67,6 @@ def choose(
     *,
     delta: str = "auto",
     model: str = "auto",
-    counted: Histograms | None = None,
     expected: Frequencies | None = None,
 ) -> Choice:
     """Fit every model allowed and take the one with the shortest stream.
@@ -77,7 +76,6 @@ def choose(
         bits: code width, 1 to 8.
         delta: "on" or "off" to code token deltas or codes; "auto" for the smaller.
         model: a name of `MODELS`, or "auto".
-        counted: the channels' histograms, if they are there already.
         expected: frequencies [C, symbols] that a decoder has, too; allowed where ``delta`` is
             not "on" and ``model`` is "auto".
 
@@ -86,12 +84,25 @@ def choose(
     """
     if codes.ndim != 2 or codes.dtype != np.uint8:
         raise UsageError(f"expected uint8 codes [C, T], got {codes.dtype} {codes.shape}")
-    channels, tokens = codes.shape
-    plain = Plain.fit(channels, tokens, bits) if model in ("auto", "plain") else None
+    return chosen(host_counts(codes[None], bits), delta=delta, model=model, expected=expected)
+
+
+def chosen(
+    counts: Counts,
+    *,
+    delta: str = "auto",
+    model: str = "auto",
+    expected: Frequencies | None = None,
+) -> Choice:
+    """As `choose`, of codes that were counted."""
+    bits, shape = counts.histograms.bits, (counts.channels, counts.tokens)
+    empty = not counts.channels * counts.tokens
+    plain = Plain.fit(*shape, bits) if model in ("auto", "plain") else None
     best: Fit | None = None  # of the models with tables
-    if codes.size and model != "plain":
-        both = statistics(codes, bits, counted)
-        ways = [stats for stats in both if delta == "auto" or (delta == "on") == stats.delta]
+    if not empty and model != "plain":
+        ways = [
+            way for way in statistics(counts) if delta == "auto" or (delta == "on") == way.delta
+        ]
         for stats in sorted(ways, key=lambda s: s.ideal_bytes):
             for kind in _KINDS:
                 if model not in ("auto", kind.name):
@@ -101,16 +112,15 @@ def choose(
                 fit = kind.fit(stats)
                 if fit is not None and (best is None or _total(fit) < _total(best)):
                     best = fit
-    if expected is not None and codes.size and model == "auto" and delta != "on":
-        counts = (counted or channel_histograms(codes[None], bits)).raw
-        known = Calibrated.fit(counts.reshape(len(codes), -1), expected)
+    if expected is not None and not empty and model == "auto" and delta != "on":
+        known = Calibrated.fit(counts.histograms.raw.reshape(shape[0], -1), expected)
         if known is not None and (best is None or _total(known) <= _total(best)):
             best = known
     if plain and (best is None or _total(plain) <= _total(best)):
-        return Choice(plain, bits, (channels, tokens), _tokens_to_pay(plain, best, tokens))
+        return Choice(plain, bits, shape, _tokens_to_pay(plain, best, shape[1]))
     if best is None:
-        raise UsageError(f"model '{model}' does not apply to codes {codes.shape}", "take auto")
-    return Choice(best, bits, (channels, tokens))
+        raise UsageError(f"model '{model}' does not apply to codes {shape}", "take auto")
+    return Choice(best, bits, shape)
 
 
 def _tokens_to_pay(plain: Fit, best: Fit | None, tokens: int) -> int | None:
@@ -152,18 +162,18 @@ def _total(fit: Fit) -> int:
 def encode(
     codes: Codes,
     bits: int,
+    choice: Choice | None = None,
     *,
     delta: str = "auto",
     model: str = "auto",
-    choice: Choice | None = None,
 ) -> bytes:
     """Code [C, T] codes losslessly; `decode` gives them back.
 
     Args:
         codes: uint8 codes below 2^bits.
         bits: code width, 1 to 8.
-        delta, model: as in `choose`.
         choice: what `choose` found for these codes, to save finding it again.
+        delta, model: as in `choose`.
 
     Raises:
         UsageError: as in `choose`.

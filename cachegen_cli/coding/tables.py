@@ -34,14 +34,24 @@ MAX_WEIGHT = 255
 GAIN_UNIT = 32  # a gain of 32 is 1; rows up to 8 times the first can be predicted
 # ratio of the frequencies of neighbouring magnitudes, in 1/256
 _RATIOS = (2, 5, 10, 20, 36, 56, 80, 104, 128, 152, 176, 196, 212, 226, 238, 248)
+_UNSCALED = 3 * MAX_WEIGHT**2  # counts from which on weights would be too large
+_LOG2_SQUARES = np.log2(np.maximum(np.arange(MAX_WEIGHT + 1.0) ** 2, 1))
+_DIFFERENCES = 2 * MAX_WEIGHT + 1  # that weights may have
+# where each zigzag value stands among the differences in their order
+_ZIGZAG = MAX_WEIGHT + np.array([(v + 1) // 2 * (-1) ** v for v in range(_DIFFERENCES)])
 _MODEL_BYTES = 3  # of the first row; of other rows where the prediction is 0; elsewhere
 
 
 def weights(counts: Integers) -> Integers:
     """Weights [n, K] of count rows [n, K], 0 where a symbol does not occur."""
-    counts = np.asarray(counts, np.float64)
-    peak = np.maximum(counts.max(axis=-1, keepdims=True), 1)
-    unit = np.minimum(1 / 3, MAX_WEIGHT**2 / peak)
+    peak = int(counts.max(initial=0))
+    if peak < min(_UNSCALED, counts.size):  # looking them up costs less than so many roots
+        return _weights(np.arange(peak + 1), 1 / 3).take(counts)
+    largest = np.maximum(counts.max(axis=-1, keepdims=True), 1)
+    return _weights(counts, np.minimum(1 / 3, MAX_WEIGHT**2 / largest))
+
+
+def _weights(counts: Integers, unit: Any) -> Integers:
     found = np.rint(np.sqrt(counts * unit)).astype(np.int32)
     return np.where(counts > 0, np.maximum(found, 1), 0)
 
@@ -51,14 +61,21 @@ def frequencies(table: Integers) -> Integers:
     return table.astype(np.int64) ** 2
 
 
+def payload_bits(counts: Integers, rows: Integers) -> float:
+    """Bits of symbols with counts [n, K] under the tables of weights [n, K]."""
+    total = np.log2(np.maximum(np.einsum("ij,ij->i", rows, rows, dtype=np.int64), 1))
+    per_symbol = _LOG2_SQUARES.take(rows)
+    per_symbol *= counts
+    return float((counts.sum(axis=1) * total).sum() - per_symbol.sum())
+
+
 class TableSet:
     """Weights [n, K] with the first row as the prediction of the others."""
 
     def __init__(self, rows: Integers, with_gains: bool) -> None:
         self.rows = rows
         self.gains = _gains(rows) if with_gains else None
-        self._parts = _residuals(rows, self.gains)
-        best = [_best_ratio(part) for part in self._parts]
+        best = [_best_ratio(counts) for counts in self._counts()]
         self._models = [ratio for ratio, _ in best]
         self._bits = sum(bits for _, bits in best)
 
@@ -71,11 +88,22 @@ class TableSet:
     def encode(self) -> bytes:
         """Model bytes, gains if there are any, and range-coded differences."""
         coder = encoder()
-        for part, ratio in zip(self._parts, self._models, strict=True):
+        for part, ratio in zip(_residuals(self.rows, self.gains), self._models, strict=True):
             if part.size:
                 coder.encode(part, categorical(_model(ratio)))
         gains = b"" if self.gains is None else self.gains.astype(np.uint8).tobytes()
         return bytes(self._models) + gains + words(coder)
+
+    def _counts(self) -> list[Integers]:
+        """How often each zigzag value occurs in each part of `_residuals`, in one pass."""
+        first, others = self.rows[0], self.rows[1:]
+        predicted = _predicted(first, 1 if self.gains is None else len(others), self.gains)
+        # differences of empty predictions are counted behind all others
+        shift = np.where(predicted == 0, 3 * MAX_WEIGHT + 1, MAX_WEIGHT) - predicted
+        found = np.bincount((others + shift).ravel(), minlength=2 * _DIFFERENCES)
+        there, empty = found.reshape(2, _DIFFERENCES)[:, _ZIGZAG]
+        start = np.bincount(_zigzag(np.diff(first, prepend=0)), minlength=_DIFFERENCES)
+        return [start, empty, there]
 
 
 def decode_tables(data: bytes, n: int, n_symbols: int, with_gains: bool) -> Integers:
@@ -154,9 +182,9 @@ def _information() -> npt.NDArray[np.float64]:
     return bits
 
 
-def _best_ratio(part: npt.NDArray[np.int32]) -> tuple[int, float]:
-    """The ratio under which the values cost least, and how many bits."""
-    bits = _information() @ np.bincount(part, minlength=2 * MAX_WEIGHT + 1)
+def _best_ratio(counts: Integers) -> tuple[int, float]:
+    """The ratio under which values with these counts cost least, and how many bits."""
+    bits = _information() @ counts
     best = int(bits.argmin())
     return best, float(bits[best])
 

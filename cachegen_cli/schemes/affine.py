@@ -10,10 +10,12 @@ from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import (
     Arrays,
+    ByToken,
     Coded,
     Codes,
     Place,
     Plane,
+    Shared,
     channel_major,
     sixteen_bit,
     token_major,
@@ -25,7 +27,7 @@ DEFAULT_GROUP = 64
 
 
 @dataclass(frozen=True)
-class Affine:
+class Affine(ByToken):
     """MLX's own quantizer: a scale and a bias for each token and ``group_size`` channels.
 
     About half of MLX's groups have a negative scale; their codes are mirrored, so that a
@@ -60,7 +62,7 @@ class Affine:
         """One plane."""
         return (self.bits,)
 
-    def code(self, x: mx.array, rows: Rows) -> Coded:
+    def code(self, x: mx.array, rows: Rows, shared: Shared) -> Coded:
         """Quantize [H, T, D]."""
         dim = x.shape[2]
         if dim % self.group_size:
@@ -88,7 +90,7 @@ class Affine:
         mirrored = self._mirrored(codes, scales)
         return Coded(
             [Plane(channel_major(mirrored), self.bits)],
-            Arrays([scales, biases]),
+            Arrays([scales, biases], axis=1),
             self._values(mirrored, scales, biases).astype(dtype),
         )
 
@@ -125,10 +127,10 @@ class StoredAffine(Affine):
 
     packed: tuple[mx.array, mx.array, mx.array] | None = field(default=None, compare=False)
 
-    def code(self, x: mx.array, rows: Rows) -> Coded:
+    def code(self, x: mx.array, rows: Rows, shared: Shared) -> Coded:
         """The stored codes of [H, T, D], which is what they stand for."""
         if self.packed is None:
-            return super().code(x, rows)
+            return super().code(x, rows, shared)
         return self.coded(*self.packed, dtype=x.dtype)
 
 

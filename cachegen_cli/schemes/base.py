@@ -65,12 +65,24 @@ class Parameters(Protocol):
     def encode(self) -> tuple[bytes, bool]:
         """(the parameters as a file holds them, whether some are wider than usual)."""
 
+    @classmethod
+    def joined(cls, parts: list[Any]) -> Parameters:
+        """Those of a tensor from those of its blocks of tokens."""
+
 
 @dataclass(frozen=True)
 class Arrays:
-    """Parameters that are arrays of 16-bit numbers, one after another."""
+    """Parameters that are arrays of 16-bit numbers, one after another, with an axis of tokens."""
 
     arrays: list[mx.array]
+    axis: int = 0
+
+    @classmethod
+    def joined(cls, parts: list[Arrays]) -> Arrays:
+        """Each array of all blocks, one behind the other."""
+        axis = parts[0].axis
+        arrays = zip(*(part.arrays for part in parts), strict=True)
+        return cls([mx.concatenate(list(array), axis=axis) for array in arrays], axis)
 
     @property
     def stored_bytes(self) -> int:
@@ -85,7 +97,7 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Coded:
-    """A tensor [H, T, D] under a scheme; nothing is evaluated yet.
+    """A block of a tensor [H, T, D] under a scheme; nothing is evaluated yet.
 
     Attributes:
         planes: the codes; a scheme may have several kinds for each element.
@@ -103,12 +115,32 @@ class Coded:
         return [*(plane.codes for plane in self.planes), *self.parameters.arrays]
 
 
+Shared = dict[Any, Any]
+"""What the settings of a sweep have in common for a block of tokens; a scheme fills it."""
+
+
+class ByToken:
+    """A scheme that codes each token without looking at others, as far as it says nothing else."""
+
+    any_size: ClassVar[bool] = False  # whether its codes may have any, for the adaptive model
+
+    @property
+    def tokens_together(self) -> int:
+        """Tokens that have to stay together in a block; 0 for all of them."""
+        return 1
+
+    def fitted(self, x: mx.array, rows: Rows) -> Any:
+        """The scheme with what it takes from the whole tensor: nothing."""
+        return self
+
+
 class Scheme(Protocol):
     """A configured scheme: a frozen dataclass of plain numbers, which a file's header holds."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     has_bits: ClassVar[bool]  # whether a code width is chosen for it
+    any_size: ClassVar[bool]  # whether its codes may have any, for the adaptive model
     undoes_rope: ClassVar[bool]  # whether it wants keys without their position
     profile_use: ClassVar[str]  # "none", "may" or "must"
 
@@ -124,8 +156,18 @@ class Scheme(Protocol):
             UsageError: options that make no sense.
         """
 
-    def code(self, x: mx.array, rows: Rows) -> Coded:
-        """Quantize [H, T, D] of a 16-bit dtype; T >= 1.
+    @property
+    def tokens_together(self) -> int:
+        """Tokens that have to stay together in a block; 0 for all of them."""
+
+    def fitted(self, x: mx.array, rows: Rows) -> Scheme:
+        """The scheme with what it takes from the whole tensor [H, T, D], evaluated."""
+
+    def code(self, x: mx.array, rows: Rows, shared: Shared) -> Coded:
+        """Quantize a block [H, T, D] of a 16-bit dtype; T >= 1.
+
+        Args:
+            shared: of this block of this tensor.
 
         Raises:
             UsageError: a shape that the scheme cannot take.

@@ -23,10 +23,12 @@ from cachegen_cli.results.spans import Entry
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import (
     Arrays,
+    ByToken,
     Coded,
     Codes,
     Place,
     Plane,
+    Shared,
     channel_major,
     sixteen_bit,
     token_major,
@@ -43,7 +45,7 @@ _FINE_LAYERS = {"keys": 10, "values": 2}  # shallow layers with fine bins
 
 
 @dataclass(frozen=True)
-class CacheGen:
+class CacheGen(ByToken):
     """``bins`` for the tensor; ``chunk`` tokens an object in the shipped layout."""
 
     name: ClassVar[str] = "cachegen"
@@ -91,7 +93,7 @@ class CacheGen:
         """One plane, wide enough for the largest code."""
         return ((2 * self.centre).bit_length(),)
 
-    def code(self, x: mx.array, rows: Rows) -> Coded:
+    def code(self, x: mx.array, rows: Rows, shared: Shared) -> Coded:
         """Quantize [H, T, D]; a token of zeros has the middle code everywhere."""
         largest = mx.abs(x).max(axis=(0, 2))  # [T], in x's dtype
         wide = largest.astype(mx.float32)[None, :, None]

@@ -10,13 +10,22 @@ import numpy as np
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError
 from cachegen_cli.rows import Rows
-from cachegen_cli.schemes.base import Arrays, Coded, Codes, Place, Plane, channel_major
+from cachegen_cli.schemes.base import (
+    Arrays,
+    ByToken,
+    Coded,
+    Codes,
+    Place,
+    Plane,
+    Shared,
+    channel_major,
+)
 
 _EXPONENT_BITS = {"float16": 5, "bfloat16": 8}
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(ByToken):
     """Planes of exponents, and of signs with mantissas from the top down, of ``dtype``."""
 
     name: ClassVar[str] = "exact"
@@ -37,7 +46,7 @@ class Exact:
         exponent = _EXPONENT_BITS[self.dtype]
         return (exponent, 8, 8 - exponent) if exponent < 8 else (exponent, 8)
 
-    def code(self, x: mx.array, rows: Rows) -> Coded:
+    def code(self, x: mx.array, rows: Rows, shared: Shared) -> Coded:
         """Take [H, T, D] apart."""
         exponent = _EXPONENT_BITS[self.dtype]
         pattern = x.view(mx.uint16)

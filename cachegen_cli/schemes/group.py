@@ -13,16 +13,18 @@ from cachegen_cli.entropy import channel_major
 from cachegen_cli.quantize import (
     PARAMETER_BYTES,
     CodeStream,
+    check_group_size,
+    group_ranges,
     quantize_to_codes_batched,
     restore,
     wide_groups,
 )
 from cachegen_cli.rows import Rows
-from cachegen_cli.schemes.base import Coded, Codes, Place, Plane, token_major
+from cachegen_cli.schemes.base import ByToken, Coded, Codes, Place, Plane, Shared, token_major
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(ByToken):
     """``bits`` wide codes between minimum and maximum of ``group_size`` tokens and a channel."""
 
     name: ClassVar[str] = "group"
@@ -36,21 +38,31 @@ class Group:
     @classmethod
     def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Group:
         """The scheme for a tensor."""
-        return cls(place.bits, options.get("group_size", group_size))
+        size = options.get("group_size", group_size)
+        check_group_size(size)
+        return cls(place.bits, size)
 
     @property
     def plane_bits(self) -> tuple[int, ...]:
         """One plane."""
         return (self.bits,)
 
-    def code(self, x: mx.array, rows: Rows) -> Coded:
+    def code(self, x: mx.array, rows: Rows, shared: Shared) -> Coded:
         """Quantize [H, T, D]; a group longer than T would only be padded."""
-        stream = quantize_to_codes_batched(x, self.bits, min(self.group_size, x.shape[1]))
+        size = min(self.group_size, x.shape[1])
+        if size not in shared:
+            shared[size] = group_ranges(x, size)
+        stream = quantize_to_codes_batched(x, self.bits, size, shared[size])
         return Coded(
             [Plane(channel_major(stream), self.bits)],
-            _Parameters(stream),
+            _Parameters(stream.scale, stream.zero, wide_groups(stream)),
             restore(stream),
         )
+
+    @property
+    def tokens_together(self) -> int:
+        """A group."""
+        return self.group_size
 
     def restore(
         self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype, rows: Rows
@@ -73,12 +85,19 @@ class Group:
         return restore(stream).astype(dtype)
 
 
+@dataclass(frozen=True)
 class _Parameters:
     """Scales and zeros in float16, those of wide groups in float32 behind a mask."""
 
-    def __init__(self, stream: CodeStream) -> None:
-        self.scale, self.zero = stream.scale, stream.zero  # the float32 codes may go
-        self.wide = wide_groups(stream)
+    scale: mx.array
+    zero: mx.array
+    wide: mx.array
+
+    @classmethod
+    def joined(cls, parts: list[_Parameters]) -> _Parameters:
+        """The groups of all blocks."""
+        arrays = zip(*((part.scale, part.zero, part.wide) for part in parts), strict=True)
+        return cls(*(mx.concatenate(list(array), axis=1) for array in arrays))
 
     @property
     def arrays(self) -> list[mx.array]:

@@ -25,7 +25,16 @@ from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.profiles import BASES, Basis, Profile
 from cachegen_cli.results.spans import Entry
 from cachegen_cli.rows import Rows
-from cachegen_cli.schemes.base import LARGEST_CODE, Arrays, Coded, Codes, Place, Plane
+from cachegen_cli.schemes.base import (
+    LARGEST_CODE,
+    Arrays,
+    ByToken,
+    Coded,
+    Codes,
+    Place,
+    Plane,
+    Shared,
+)
 from cachegen_cli.schemes.uniform import check_target
 
 DROPPED = 1.0  # theory says 0.29; at equal KL, less of the small components is better
@@ -33,7 +42,7 @@ _EXPECTED = 0.75  # mean magnitude by standard deviation, of what is between Gau
 
 
 @dataclass(frozen=True)
-class Transform:
+class Transform(ByToken):
     """A step of ``step`` standard deviations of a layer.
 
     Attributes:
@@ -46,6 +55,7 @@ class Transform:
     name: ClassVar[str] = "transform"
     summary: ClassVar[str] = "one step in a calibrated basis across layers"
     has_bits: ClassVar[bool] = False
+    any_size: ClassVar[bool] = True
     undoes_rope: ClassVar[bool] = True
     profile_use: ClassVar[str] = "must"
     errors: ClassVar[tuple[float, float, float]] = (1e-4, 0.1, 2.0)  # least, usual, most
@@ -82,6 +92,11 @@ class Transform:
         return replace(self, found=found)
 
     @property
+    def tokens_together(self) -> int:
+        """All: a product of matrices is rounded otherwise when it is of fewer rows."""
+        return 0
+
+    @property
     def plane_bits(self) -> tuple[int, ...]:
         """One plane of any width."""
         return (0,)
@@ -98,7 +113,7 @@ class Transform:
             raise InputError("its basis is in a profile", "give --profile FILE")
         return self.found
 
-    def code(self, x: mx.array, rows: Rows) -> Coded:
+    def code(self, x: mx.array, rows: Rows, shared: Shared) -> Coded:
         """Quantize [H, T, D]."""
         known = self._known
         y = known.rotary.undo(x, rows.positions) if known.rotary else x.astype(mx.float32)

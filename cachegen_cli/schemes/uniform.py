@@ -8,7 +8,7 @@ keys wherever it stands. With the mean of each channel::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any, ClassVar
 
@@ -18,7 +18,16 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import Rows
-from cachegen_cli.schemes.base import LARGEST_CODE, Coded, Codes, Place, Plane, sixteen_bit
+from cachegen_cli.schemes.base import (
+    LARGEST_CODE,
+    ByToken,
+    Coded,
+    Codes,
+    Place,
+    Plane,
+    Shared,
+    sixteen_bit,
+)
 
 _SMALLEST_STEP = 1e-30
 _SMALLEST_GIVEN, _LARGEST_GIVEN = 1e-4, 1e6
@@ -26,18 +35,20 @@ _TARGETS = {"bits": 32.0, "kl": 100.0}  # the largest that make sense
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(ByToken):
     """A step of ``step``, or where that is 0 one for a relative rms error of ``error``."""
 
     name: ClassVar[str] = "uniform"
     summary: ClassVar[str] = "one step a tensor, rotary position undone, adaptive coding"
     has_bits: ClassVar[bool] = False
+    any_size: ClassVar[bool] = True
     undoes_rope: ClassVar[bool] = True
     profile_use: ClassVar[str] = "none"
     errors: ClassVar[tuple[float, float, float]] = (1e-6, 0.05, 1.0)  # least, usual, most
     step: float
     error: float
     rotary: dict[str, Any] = field(default_factory=dict)  # empty: keys stay as they are
+    own: _Parameters | None = field(default=None, compare=False, repr=False)  # once it is fitted
 
     @classmethod
     def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Uniform:
@@ -63,19 +74,27 @@ class Uniform:
         """One plane of any width."""
         return (0,)
 
-    def code(self, x: mx.array, rows: Rows) -> Coded:
+    def code(self, x: mx.array, rows: Rows, shared: Shared) -> Coded:
         """Quantize [H, T, D]."""
+        own = self.own or self._measured(x, rows)
+        codes = mx.round((self._undone(x, rows) - own.mean.astype(mx.float32)) / own.step)
+        codes = mx.clip(codes, -float(LARGEST_CODE), float(LARGEST_CODE))
+        wide = mx.contiguous(codes.astype(mx.int32).swapaxes(1, 2))
+        return Coded([Plane(wide, 0)], own, self._values(codes, own.step, own.mean, rows))
+
+    def fitted(self, x: mx.array, rows: Rows) -> Uniform:
+        """The scheme with a tensor's step and means."""
+        own = self._measured(x, rows)
+        mx.eval(own.arrays)
+        return replace(self, own=own)
+
+    def _measured(self, x: mx.array, rows: Rows) -> _Parameters:
         y = self._undone(x, rows)
         mean = y.mean(axis=1, keepdims=True).astype(x.dtype)
         step = mx.array(self.step)
         if not self.step:
             step = mx.sqrt(mx.square(y).mean()) * (self.error * sqrt(12))
-        step = mx.maximum(step, _SMALLEST_STEP)
-        codes = mx.round((y - mean.astype(mx.float32)) / step)
-        codes = mx.clip(codes, -float(LARGEST_CODE), float(LARGEST_CODE))
-        wide = mx.contiguous(codes.astype(mx.int32).swapaxes(1, 2))
-        restored = self._values(codes, step, mean, rows)
-        return Coded([Plane(wide, 0)], _Parameters(step, mean), restored)
+        return _Parameters(mx.maximum(step, _SMALLEST_STEP), mean)
 
     def restore(
         self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype, rows: Rows
@@ -116,6 +135,11 @@ class _Parameters:
 
     step: mx.array
     mean: mx.array
+
+    @classmethod
+    def joined(cls, parts: list[_Parameters]) -> _Parameters:
+        """Every block has the same."""
+        return parts[0]
 
     @property
     def arrays(self) -> list[mx.array]:

@@ -1,0 +1,180 @@
+"""Work beside the caller's: jobs in threads, and long calls in processes of their own.
+
+MLX and the order of results stay with the caller. Threads are enough for what numpy does
+without Python's lock; the coder keeps the lock, so a thread may pass its calls to a process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import IO, Any, TypeVar, cast
+
+T = TypeVar("T")
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_WORTH_SECONDS = 0.5  # of calls done here, after which starting processes will pay
+
+
+def ahead(jobs: Iterable[Callable[[], T]], workers: int = 1) -> Iterator[T]:
+    """What jobs return, in their order, each run in a thread beside the caller.
+
+    Jobs are drawn by the caller; at most ``workers`` of them wait or run meanwhile. An
+    exception, theirs or the caller's, ends the rest and what runs in processes.
+    """
+    waiting: deque[Future[T]] = deque()
+    todo: SimpleQueue[tuple[Future[T], Callable[[], T]] | None] = SimpleQueue()
+    for _ in range(workers):
+        # daemons, since an interrupted run does not wait for what they do
+        threading.Thread(target=_work, args=(todo,), daemon=True).start()
+    try:
+        for job in jobs:
+            if len(waiting) >= workers:
+                yield waiting.popleft().result()
+            waiting.append(Future())
+            todo.put((waiting[-1], job))
+            del job
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        unfinished = [future for future in waiting if not future.cancel() and not future.done()]
+        if unfinished:
+            _processes.stop()
+        for _ in range(workers):
+            todo.put(None)
+
+
+def _work(todo: SimpleQueue[tuple[Future[T], Callable[[], T]] | None]) -> None:
+    """Do jobs until there are none."""
+    while (task := todo.get()) is not None:
+        future, job = task
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(job())
+            except BaseException as error:
+                future.set_exception(error)
+        del task, future, job  # nothing of them is to live until the next one
+
+
+def in_process(function: Callable[..., T], *args: Any) -> T:
+    """Call a function, from a job in a process of its own once such calls have taken long.
+
+    Args:
+        function: of a module, with arguments that can be pickled.
+    """
+    process = None if threading.current_thread() is threading.main_thread() else _processes.take()
+    if process is None:
+        started = time.perf_counter()
+        result = function(*args)
+        _processes.spent += time.perf_counter() - started
+        return result
+    try:
+        done, value = process.call(function, args)
+    except BaseException as error:
+        process.stop()
+        if _processes.forgotten(process):
+            raise RuntimeError("the work was ended") from error
+        if not isinstance(error, EOFError | OSError):
+            raise
+        return function(*args)  # the system ended it
+    _processes.give(process)
+    if not done:
+        raise value
+    found: T = value
+    return found
+
+
+class _Process:
+    """A Python that calls what it is told to (`worker`)."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "cachegen_cli.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the caller alone
+        )
+        self._questions = cast(IO[bytes], self._process.stdin)
+        self._answers = cast(IO[bytes], self._process.stdout)
+        for pipe in (self._questions, self._answers):
+            _widen(pipe)
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any]:
+        """(whether it returned, what it returned or raised)."""
+        pickle.dump((function, args), self._questions, protocol=5)
+        self._questions.flush()
+        found: tuple[bool, Any] = pickle.load(self._answers)
+        return found
+
+    def stop(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Let a pipe hold a megabyte, where that can be asked for: a tensor's codes are some."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+
+
+class _Processes:
+    """As many processes as there are cores, started when they are first needed and kept."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self._lock = threading.Lock()
+        self._all: list[_Process] = []
+        self._idle: list[_Process] = []
+
+    def take(self) -> _Process | None:
+        """One that is idle; None where work should be done by the caller."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            if self.spent < _WORTH_SECONDS or len(self._all) >= CORES or CORES < 2:
+                return None
+            try:
+                self._all.append(_Process())
+            except OSError:  # no Python to start, or no room for another process
+                return None
+            return self._all[-1]
+
+    def give(self, process: _Process) -> None:
+        """Take one back."""
+        with self._lock:
+            if process in self._all:
+                self._idle.append(process)
+
+    def forgotten(self, process: _Process) -> bool:
+        """Forget one; whether `stop` did already."""
+        with self._lock:
+            if process not in self._all:
+                return True
+            self._all.remove(process)
+            return False
+
+    def stop(self) -> None:
+        """End all."""
+        with self._lock:
+            ended, self._all, self._idle = self._all, [], []
+        for process in ended:
+            process.stop()
+
+
+_processes = _Processes()
+atexit.register(_processes.stop)
