@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+from typing import Any
 
 if sys.platform == "linux" and "mlx.core" not in sys.modules:
     with contextlib.suppress(OSError):
@@ -17,7 +18,7 @@ if sys.platform == "linux" and "mlx.core" not in sys.modules:
 
 import mlx.core as mx
 
-__all__ = ["device_name", "mx", "on_cpu"]
+__all__ = ["Paced", "device_name", "mx", "on_cpu"]
 
 
 def device_name() -> str:
@@ -28,3 +29,18 @@ def device_name() -> str:
 def on_cpu() -> bool:
     """Whether MLX computes on the CPU (no Metal, no CUDA)."""
     return mx.default_device().type == mx.DeviceType.cpu
+
+
+class Paced:
+    """Evaluates one group of arrays after the other: the next is begun before the last is
+    waited for, so that the device never idles, but no more, so that memory stays small.
+    """
+
+    def __init__(self) -> None:
+        self._last: list[Any] = []
+
+    def start(self, arrays: list[Any]) -> None:
+        """Begin to evaluate arrays, then wait for those before them."""
+        mx.async_eval(arrays)  # type: ignore[no-untyped-call]
+        mx.eval(self._last)
+        self._last = arrays

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.container import TENSORS
+from cachegen_cli.device import on_cpu
 from cachegen_cli.errors import UsageError
 from cachegen_cli.headers import PredictedHeader
 from cachegen_cli.kvcache import LayerKV
@@ -204,22 +206,42 @@ def _jobs(
     detail: bool,
 ) -> Iterator[_Job]:
     """What is left to do for each tensor under each setting, once MLX has done its part."""
+    begun: deque[tuple[LayerKV, int, Tensor]] = deque()
+    before = 0 if on_cpu() else 1  # a GPU is given the next tensor before it is waited for
+    for each in _begun(source, grid, progress, restored):
+        begun.append(each)
+        del each
+        if len(begun) > before:
+            yield _job(*begun.popleft(), detail)
+    for each in begun:
+        yield _job(*each, detail)
+
+
+def _begun(
+    source: Capture,
+    grid: Sequence[Settings],
+    progress: Progress,
+    restored: list[LayerKV] | None,
+) -> Iterator[tuple[LayerKV, int, Tensor]]:
+    """Each unit's tensors under each setting, by number, with MLX at work on them."""
     n_layers, n_entries, done = len(source.layers), source.n_entries, 0  # ranks are asked once
     for kv in units(source.layers, grid[0], source.fingerprint):
         progress("analyze", done, n_layers)
         place = (source.first_layer + done, n_entries)
         back = []
         for name in TENSORS:
-            for number, tensor in enumerate(
-                tensors(kv, name, *place, grid, source.context, restored is not None)
-            ):
+            both = kv, name, *place, grid, source.context, restored is not None
+            for number, tensor in enumerate(tensors(*both)):
                 if restored is not None:
                     back.append(tensor.restored())
-                yield partial(_finished, kv, number, tensor, detail)
-                del tensor  # its codes are the job's alone
+                yield kv, number, tensor
         done += len(kv.layers)
         if restored is not None:
             restored += restored_layers(kv, *back)
+
+
+def _job(kv: LayerKV, number: int, tensor: Tensor, detail: bool) -> _Job:
+    return partial(_finished, kv, number, tensor.settle(), detail)
 
 
 def _finished(

@@ -132,7 +132,7 @@ def _jobs(
             _check_packable(one)
         for name in TENSORS:
             [tensor] = tensors(kv, name, place, n_layers, [settings], context)
-            yield partial(_coded, kv, name, tensor)
+            yield partial(_coded, kv, name, tensor.settle())
             del tensor
         place += len(kv.layers)
 

@@ -131,9 +131,14 @@ def wide_groups(stream: CodeStream) -> mx.array:
     return (moved > stream.scale / 2).any(axis=-1, keepdims=True)
 
 
-def stored_parameters(stream: CodeStream) -> tuple[mx.array, mx.array]:
-    """(scale, zero) as a file holds them: rounded to float16, but float32 in wide groups."""
-    wide = wide_groups(stream)
+def stored_parameters(
+    stream: CodeStream, wide: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """(scale, zero) as a file holds them: rounded to float16, but float32 in wide groups.
+
+    ``wide`` are `wide_groups`, if they are known.
+    """
+    wide = wide_groups(stream) if wide is None else wide
     scale, zero = (
         mx.where(wide, x, x.astype(mx.float16).astype(mx.float32))
         for x in (stream.scale, stream.zero)
@@ -141,10 +146,10 @@ def stored_parameters(stream: CodeStream) -> tuple[mx.array, mx.array]:
     return scale, zero
 
 
-def restore(stream: CodeStream) -> mx.array:
-    """[G, n_rows, D] float32 from the codes of a batched stream and its stored parameters."""
+def restore(stream: CodeStream, wide: mx.array | None = None) -> mx.array:
+    """[G, n_rows, D] float32 from the codes of a batched stream and its `stored_parameters`."""
     heads, n_groups, group_size, dim = stream.codes.shape
-    scale, zero = stored_parameters(stream)
+    scale, zero = stored_parameters(stream, wide)
     x = stream.codes * scale + zero
     return x.reshape(heads, n_groups * group_size, dim)[:, : stream.n_rows]
 

@@ -83,7 +83,7 @@ def quantized(
 ) -> list[Tensor]:
     """Keys and values of a unit under one setting; arguments and errors as in `tensors`."""
     return [
-        tensor
+        tensor.settle()
         for name in TENSORS
         for tensor in tensors(kv, name, place, n_layers, [settings], context, restored)
     ]

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.coding.adaptive import Adaptive
-from cachegen_cli.coding.counts import Counts, device_counts, host_counts
+from cachegen_cli.coding.counts import Counts, DeviceCounts, host_counts
 from cachegen_cli.coding.sections import SECTION_BYTES, Section
 from cachegen_cli.coding.streams import HEADER_BYTES, chosen, encode, encode_wide, width_of
 from cachegen_cli.details import detail_of
-from cachegen_cli.device import mx, on_cpu
+from cachegen_cli.device import Paced, mx, on_cpu
 from cachegen_cli.entropy import Estimates, estimates, wide_estimates
 from cachegen_cli.errors import InputError
 from cachegen_cli.parallel import in_process
@@ -60,9 +60,10 @@ class Plane:
 
 
 class Tensor:
-    """Values under a scheme: MLX's part of the work is done when it is made.
+    """Values under a scheme. MLX begins its part of the work when it is made.
 
-    Codes come back as values only where ``restored`` asked for that.
+    Codes come back as values only where ``restored`` asked for that. What follows `settle` is
+    numpy's work alone, which may be done in another thread.
 
     Attributes:
         parameters: what a decoder needs beside the codes; None where no token is coded.
@@ -77,42 +78,61 @@ class Tensor:
         self.name, self.scheme, self.settings = values.name, scheme, settings
         self.heads, self.tokens, self.dim = values.heads, values.tokens, values.dim
         self.kept, self.first, self.rows = values.kept, values.first, values.rows
-        self.signal, self.error = values.signal, 0.0
+        self._values, self._errors = values, list[mx.array]()
         self.parameters: Parameters | None = None
         self.middle: mx.array | None = None
         self._codes: list[CodedPlane] = []
-        self._counts: list[Counts | None] = [None] * len(scheme.plane_bits)
+        self._counting: list[DeviceCounts | None] = [None] * len(scheme.plane_bits)
         if values.middle.size:
             self._quantize(values, restored)
         quantized = time.perf_counter()
         if not on_cpu():
-            self._counts = [device_counts(c, bits) if bits else None for c, bits in self._codes]
-        counted = time.perf_counter()
-        took = quantized - started, counted - quantized, 0.0
+            self._counting = [DeviceCounts(*plane) if plane.bits else None for plane in self._codes]
+        took = quantized - started, time.perf_counter() - quantized, 0.0
         self.seconds = dict(zip(STAGES, took, strict=True))
 
     def _quantize(self, values: Values, restored: bool) -> None:
         scheme = self.scheme.fitted(values.middle, values.rows)
-        planes, parameters, middles = [], [], []
+        planes, parameters, middles = [], [], list[mx.array]()
+        device = Paced()
         for block in values.blocks(scheme.tokens_together):
             coded = scheme.code(*block)
             error = mx.square(coded.restored.astype(mx.float32) - block.x).sum()
-            wanted = [error, *coded.arrays]
             if restored:
                 middles.append(coded.restored.astype(block.x.dtype))
-                wanted.append(middles[-1])
-            mx.eval(wanted)  # block by block, so that only one needs memory beside its codes
-            self.error += float(np.asarray(error))
+            device.start([error, *coded.arrays, *middles[-1:]])
+            self._errors.append(error)
             planes.append(coded.planes)
             parameters.append(coded.parameters)
         self.parameters = type(parameters[0]).joined(parameters)
-        mx.eval(self.parameters.arrays)
-        for plane in zip(*planes, strict=True):
-            self._codes.append(_joined(plane))
-            mx.eval(self._codes[-1].codes)
+        device.start(self.parameters.arrays)
+        by_plane = list(zip(*planes, strict=True))
+        planes.clear()
+        while by_plane:
+            self._codes.append(_joined(by_plane.pop(0)))
+            device.start([self._codes[-1].codes])
         if restored:
             self.middle = mx.concatenate(middles, axis=1)
-            mx.eval(self.middle)
+            device.start([self.middle])
+
+    def settle(self) -> Tensor:
+        """Wait for MLX and take what it found to the host.
+
+        Raises:
+            InputError: the values are not finite.
+        """
+        started = time.perf_counter()
+        self._values.check()
+        wanted = self.parameters.arrays if self.parameters else []
+        mx.eval(wanted, self._errors, self.middle, [codes for codes, _ in self._codes])
+        self.signal = self._values.signal
+        self.error = sum(float(np.asarray(error)) for error in self._errors)
+        settled = time.perf_counter()
+        self._counts = [counting.read() if counting else None for counting in self._counting]
+        self._counting = []
+        self.seconds["quantize"] += settled - started
+        self.seconds["count"] += time.perf_counter() - settled
+        return self
 
     @property
     def bits(self) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from cachegen_cli.device import mx, on_cpu
+from cachegen_cli.device import Paced, mx, on_cpu
 from cachegen_cli.errors import InputError
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import Shared
@@ -15,7 +16,7 @@ from cachegen_cli.schemes.base import Shared
 # A tensor is quantized in blocks of tokens, which a CPU's caches hold and which take little
 # memory beside it: so many, but not with less than so many elements.
 _BLOCKS, _BLOCK_ELEMENTS = 16, 1 << 17
-_DEVICE_BLOCKS, _DEVICE_BLOCK_ELEMENTS = 8, 1 << 20  # where starting work costs more
+_DEVICE_BLOCKS, _DEVICE_BLOCK_ELEMENTS = 6, 1 << 20  # where starting work costs more
 
 
 class Block(NamedTuple):
@@ -27,14 +28,13 @@ class Block(NamedTuple):
 
 
 class Values:
-    """A layer's keys or values [H, T, D] before any scheme; raises InputError if not finite.
+    """A layer's keys or values [H, T, D] before any scheme.
 
     What is coded starts after ``keep_first`` tokens and ends before ``keep_last``; where that
     leaves no token, there are no codes.
 
     Attributes:
         kept: [H, kept tokens, D] that stay as they are, ``first`` of them before the others.
-        signal: sum of all squares.
     """
 
     def __init__(
@@ -48,10 +48,22 @@ class Values:
         self.middle = x[:, self.first : self.tokens - last]
         self.rows = rows.cut(self.first, last)
         self._blocks: dict[int, list[Block]] = {}
-        mx.eval(self.kept)
-        self.signal = sum(_energy(x[:, start:end]) for start, end in _spans(x.shape, 1))
+        self._x, self._energies = x, list[mx.array]()
+        device = Paced()
+        device.start([self.kept])
+        for start, end in _spans(x.shape, 1):
+            self._energies.append(mx.square(x[:, start:end].astype(mx.float32)).sum())
+            device.start(self._energies[-1:])
+
+    @cached_property
+    def signal(self) -> float:
+        """Sum of all squares."""
+        return sum(float(np.asarray(energy)) for energy in self._energies)
+
+    def check(self) -> None:
+        """Raise InputError if some values are not finite."""
         # squares of finite bfloat16 numbers may be infinite
-        if not math.isfinite(self.signal) and not mx.isfinite(x).all().item():
+        if not math.isfinite(self.signal) and not mx.isfinite(self._x).all().item():
             raise InputError(
                 f"{self.name} hold NaN or infinite values",
                 "a model that overflows its 16-bit dtype does this; try another precision",
@@ -75,7 +87,3 @@ def _spans(shape: tuple[int, ...], together: int) -> list[tuple[int, int]]:
     size = max(least, heads * tokens * dim // n) // max(heads * dim, 1)
     step = max(size // together * together, together) if together else max(tokens, 1)
     return [(start, min(start + step, tokens)) for start in range(0, tokens, step)]
-
-
-def _energy(x: mx.array) -> float:
-    return float(np.asarray(mx.square(x.astype(mx.float32)).sum()))

@@ -32,6 +32,11 @@ class Context(TableFit):
 
     name: ClassVar[str] = "context"
 
+    @staticmethod
+    def least_bytes(stats: Statistics) -> float:
+        """Nothing is known: a context may tell more than a channel does."""
+        return 0.0
+
     @classmethod
     def fit(cls, stats: Statistics) -> Context | None:
         """Fit to the counts of a tensor."""

@@ -7,13 +7,14 @@ count first; codes and deltas are then their sums.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.coding.blocks import SIZES, block_length
-from cachegen_cli.device import mx, on_cpu
+from cachegen_cli.device import Paced, mx
 from cachegen_cli.entropy import Histograms, channel_histograms
 
 Pairs = npt.NDArray[np.int64]
@@ -70,6 +71,7 @@ def segment_blocks(channels: int, tokens: int, n_symbols: int) -> int:
     return max(-(-MIN_SEGMENT // k), -(-(tokens // k) // segments))
 
 
+@lru_cache(maxsize=64)
 def segment_starts(channels: int, tokens: int, n_symbols: int) -> npt.NDArray[np.int64]:
     """Where segments start; leftovers behind the last block go on with their context."""
     k = block_length(n_symbols)
@@ -77,6 +79,7 @@ def segment_starts(channels: int, tokens: int, n_symbols: int) -> npt.NDArray[np
     return np.arange(0, max(tokens // k * k, 1), step)
 
 
+@lru_cache(maxsize=16)
 def edge_places(channels: int, tokens: int) -> npt.NDArray[np.int64]:
     """Where segments may start, whatever the alphabet turns out to be, and two tokens before."""
     starts = np.concatenate([segment_starts(channels, tokens, n) for n in SIZES])
@@ -84,13 +87,8 @@ def edge_places(channels: int, tokens: int) -> npt.NDArray[np.int64]:
     return places[(places >= 0) & (places < tokens)]
 
 
-def counted(codes: mx.array, bits: int) -> Counts:
-    """Count evaluated codes [H, D, T] uint8 below 2^bits; on a GPU, with one small host read."""
-    return host_counts(np.asarray(codes), bits) if on_cpu() else device_counts(codes, bits)
-
-
 def host_counts(codes: Codes, bits: int) -> Counts:
-    """As `counted`, of codes in memory."""
+    """Count codes [H, D, T] below 2^bits in memory."""
     heads, dim, tokens = codes.shape
     channels = codes.reshape(heads * dim, tokens)
     if not codes.size:
@@ -186,32 +184,48 @@ def _pairs(channels: Codes, low: int, n: int, delta: bool) -> Pairs:
     return counts.reshape(n, n)
 
 
-def device_counts(codes: mx.array, bits: int) -> Counts:
-    """As `counted`, on MLX's device."""
-    heads, dim, tokens = codes.shape
-    if not codes.size:
-        return host_counts(np.asarray(codes), bits)
-    channels = codes.reshape(heads * dim, tokens)
-    edges = channels[:, mx.array(edge_places(len(channels), tokens))]
-    count = _narrow if bits <= NARROW_BITS else _wide
-    size = max(_DEVICE_SYMBOLS, -(-codes.size // _DEVICE_PARTS))
-    rows = max(1, size // tokens)
-    parts = []
-    for start in range(0, len(channels), rows):
-        parts.append(count(channels[start : start + rows].astype(mx.int32), 1 << bits))
-        mx.eval(parts[-1])  # part by part, for memory's sake
-    raw, delta, *pairs = (list(kind) for kind in zip(*parts, strict=True))
-    by_channel = [mx.concatenate(kind) for kind in (raw, delta)]
-    pooled = [mx.stack(kind).sum(axis=0) for kind in pairs]
-    mx.eval(by_channel, pooled, edges)
-    found = [np.array(x) for x in (*by_channel, *pooled, edges)]
-    symbols, deltas = 1 << bits, (2 << bits) - 1
-    raw_pairs = found[2].reshape(symbols, symbols).astype(np.int64)
-    delta_pairs = found[3].reshape(deltas, deltas).astype(np.int64)
-    if tokens > 1:  # (first code, first difference)
-        first, second = found[4][:, 0].astype(np.int64), found[4][:, 1].astype(np.int64)
-        np.add.at(delta_pairs, (first + symbols - 1, second - first + symbols - 1), 1)
-    return _completed(codes.shape, bits, found[0], found[1], raw_pairs, delta_pairs, found[4])
+class DeviceCounts:
+    """As `host_counts`, on MLX's device: begun when it is made, done when it is read."""
+
+    def __init__(self, codes: mx.array, bits: int) -> None:
+        heads, dim, tokens = codes.shape
+        self.shape, self.bits, self._arrays = codes.shape, bits, list[mx.array]()
+        if not codes.size:
+            return
+        channels = codes.reshape(heads * dim, tokens)
+        count = _narrow if bits <= NARROW_BITS else _wide
+        size = max(_DEVICE_SYMBOLS, -(-codes.size // _DEVICE_PARTS))
+        rows = max(1, size // tokens)
+        device, parts = Paced(), list[list[mx.array]]()
+        for start in range(0, len(channels), rows):
+            # values that are not finite have any code, and are refused only later
+            part = mx.minimum(channels[start : start + rows].astype(mx.int32), (1 << bits) - 1)
+            parts.append(list(count(part, 1 << bits)))
+            device.start(parts[-1])
+        raw, delta, raw_pairs, delta_pairs = (list(kind) for kind in zip(*parts, strict=True))
+        self._arrays = [
+            mx.concatenate(raw),
+            mx.concatenate(delta),
+            mx.stack(raw_pairs).sum(axis=0),
+            mx.stack(delta_pairs).sum(axis=0),
+            channels[:, mx.array(edge_places(len(channels), tokens))],
+        ]
+        mx.async_eval(self._arrays)  # type: ignore[no-untyped-call]
+
+    def read(self) -> Counts:
+        """Take the counts to the host."""
+        if not self._arrays:
+            return host_counts(np.zeros(self.shape, np.uint8), self.bits)
+        raw, delta, *pairs, edges = (np.array(array) for array in self._arrays)
+        n = 1 << self.bits
+        raw_pairs, delta_pairs = (
+            counts.reshape(size, size).astype(np.int64)
+            for counts, size in zip(pairs, (n, 2 * n - 1), strict=True)
+        )
+        if self.shape[2] > 1:  # (first code, first difference)
+            first, second = edges[:, 0].astype(np.int64), edges[:, 1].astype(np.int64)
+            np.add.at(delta_pairs, (first + n - 1, second - first + n - 1), 1)
+        return _completed(self.shape, self.bits, raw, delta, raw_pairs, delta_pairs, edges)
 
 
 def _narrow(codes: mx.array, n: int) -> tuple[mx.array, ...]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cachegen_cli.coding.statistics import Statistics
 from cachegen_cli.coding.tables import TableSet
 
 Symbols = npt.NDArray[np.integer[Any]]
@@ -39,6 +40,11 @@ class TableFit:
     n_symbols: int
     table_set: TableSet
     payload_bytes: int
+
+    @staticmethod
+    def least_bytes(stats: Statistics) -> float:
+        """What tables without context take at least, before anything is fitted."""
+        return stats.ideal_bytes
 
     @property
     def table_bytes(self) -> int:

@@ -117,6 +117,11 @@ class Shape:
         n = stats.n_symbols
         return cls(stats.delta, stats.low, n, shape, location, edge, stream_bytes(bits))
 
+    @staticmethod
+    def least_bytes(stats: Statistics) -> float:
+        """What no shape can do better than."""
+        return stats.ideal_bytes + 2 * len(stats.channel) + 1
+
     @property
     def table_bytes(self) -> int:
         """Bytes of `tables`, or an upper bound."""

@@ -7,6 +7,7 @@ out byte by byte.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from cachegen_cli.coding.counts import Counts, host_counts
 from cachegen_cli.coding.fits import Fit
 from cachegen_cli.coding.models import MODELS, Calibrated, Channel, Plain, Pooled, Shape
 from cachegen_cli.coding.repeats import Repeats
-from cachegen_cli.coding.statistics import statistics, symbols_of
+from cachegen_cli.coding.statistics import Statistics, statistics, symbols_of
 from cachegen_cli.errors import InputError, UsageError
 
 Codes = npt.NDArray[np.uint8]
@@ -31,7 +32,7 @@ HEADER_BYTES = _HEADER.size
 VERSION = 1
 MAX_TOKENS = 1 << 24
 MAX_ELEMENTS = 1 << 31
-_KINDS: tuple[Any, ...] = (Pooled, Channel, Shape, Context)
+_KINDS: tuple[Any, ...] = (Pooled, Context, Channel, Shape)  # from the cheapest to fit on
 _NAMES = dict(enumerate((*MODELS, Adaptive.name, Calibrated.name)))
 _NUMBERS = {name: number for number, name in _NAMES.items()}
 
@@ -121,6 +122,26 @@ def chosen(
     if best is None:
         raise UsageError(f"model '{model}' does not apply to codes {shape}", "take auto")
     return Choice(best, bits, shape)
+
+
+def _best(kinds: Sequence[Any], stats: Statistics, best: Fit | None) -> Fit | None:
+    """The best of the kinds for one way to see a tensor, if it is better than the best so far.
+
+    Equals are taken in the order of `MODELS`, but tried so that as few as possible need fitting.
+    """
+    found: dict[str, Fit] = {}
+    for kind in kinds:
+        if best or found:
+            known = min(_total(fit) for fit in (best, *found.values()) if fit)
+            if kind.least_bytes(stats) > known:
+                continue
+        fit = kind.fit(stats)
+        if fit is not None:
+            found[kind.name] = fit
+    for name in MODELS:
+        if name in found and (best is None or _total(found[name]) < _total(best)):
+            best = found[name]
+    return best
 
 
 def _tokens_to_pay(plain: Fit, best: Fit | None, tokens: int) -> int | None:

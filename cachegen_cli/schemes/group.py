@@ -53,10 +53,11 @@ class Group(ByToken):
         if size not in shared:
             shared[size] = group_ranges(x, size)
         stream = quantize_to_codes_batched(x, self.bits, size, shared[size])
+        wide = wide_groups(stream)
         return Coded(
             [Plane(channel_major(stream), self.bits)],
-            _Parameters(stream.scale, stream.zero, wide_groups(stream)),
-            restore(stream),
+            _Parameters(stream.scale, stream.zero, wide),
+            restore(stream, wide),
         )
 
     @property
