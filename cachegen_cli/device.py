@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 if sys.platform == "linux" and "mlx.core" not in sys.modules:
@@ -18,7 +20,7 @@ if sys.platform == "linux" and "mlx.core" not in sys.modules:
 
 import mlx.core as mx
 
-__all__ = ["Paced", "device_name", "mx", "on_cpu"]
+__all__ = ["Paced", "device_name", "fused", "mx", "on_cpu"]
 
 
 def device_name() -> str:
@@ -32,15 +34,24 @@ def on_cpu() -> bool:
 
 
 class Paced:
-    """Evaluates one group of arrays after the other: the next is begun before the last is
-    waited for, so that the device never idles, but no more, so that memory stays small.
+    """Evaluates groups of arrays one after the other: the device works on one while the next is
+    described, but never on two, so that memory stays small.
     """
 
     def __init__(self) -> None:
-        self._last: list[Any] = []
+        self._begun: list[Any] = []
 
     def start(self, arrays: list[Any]) -> None:
-        """Begin to evaluate arrays, then wait for those before them."""
+        """Wait for the arrays before, and begin to evaluate these."""
+        mx.eval(self._begun)
         mx.async_eval(arrays)  # type: ignore[no-untyped-call]
-        mx.eval(self._last)
-        self._last = arrays
+        self._begun = arrays
+
+
+@cache
+def fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays whose operations a GPU does together, in few kernels.
+
+    A CPU gains nothing from that, and MLX would need a C++ compiler for it.
+    """
+    return function if on_cpu() else mx.compile(function)

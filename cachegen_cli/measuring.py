@@ -56,6 +56,9 @@ def stepped(settings: Settings, text: Capture, reference: Reference | None = Non
     return by_kl(settings, kl_at)
 
 
+_GPU_WORKERS = 4  # threads that choose symbol models, which take longer than a GPU's part
+
+
 class Measured(NamedTuple):
     """A text under a setting; positions only where quality was measured.
 
@@ -155,7 +158,8 @@ def measure_parts(
     kv_bits = source.kv_bits
     waiting: dict[int, list[_Tensor]] = {}
     # the adaptive model takes far longer than MLX does, and goes to processes
-    workers = CORES if SCHEMES[grid[0].scheme].any_size else 1
+    slow = SCHEMES[grid[0].scheme].any_size
+    workers = CORES if slow else 1 if on_cpu() else min(CORES, _GPU_WORKERS)
     for kv, place, found in ahead(_jobs(source, grid, progress, restored, detail), workers):
         both = waiting.setdefault(place, [])
         both.append(found)
@@ -230,7 +234,7 @@ def _begun(
         place = (source.first_layer + done, n_entries)
         back = []
         for name in TENSORS:
-            both = kv, name, *place, grid, source.context, restored is not None
+            both = kv, name, *place, grid, source.context, restored is not None, False
             for number, tensor in enumerate(tensors(*both)):
                 if restored is not None:
                     back.append(tensor.restored())

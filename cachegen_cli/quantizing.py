@@ -33,13 +33,14 @@ def tensors(
     grid: Sequence[Settings],
     context: Context,
     restored: bool = False,
+    codes: bool = True,
 ) -> Iterator[Tensor]:
     """Keys or values of a unit under each setting of one scheme, one after the other.
 
     Args:
         name: "keys" or "values".
         place: where the unit begins among ``n_layers`` entries.
-        restored: whether what a decoder gives back is wanted.
+        restored, codes: whether what a decoder gives back, and codes to encode, are wanted.
 
     Raises:
         InputError, UsageError: the scheme or the plan does not fit the layer, or values are not
@@ -54,7 +55,7 @@ def tensors(
         if kept not in known:
             rows = rows_of(kv, context.tokens if undoes else ())
             known[kept] = Values(f"{kv.name}'s {name}", x, rows, *kept)
-        yield Tensor(known[kept], scheme, own, restored)
+        yield Tensor(known[kept], scheme, own, restored, codes)
 
 
 def _scheme(

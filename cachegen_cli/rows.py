@@ -66,6 +66,11 @@ def rows_of(kv: LayerKV, tokens: Sequence[int]) -> Rows:
 
 def rows_at(n: int, tokens_seen: int, window: int, sinks: int, tokens: Sequence[int]) -> Rows:
     """The same by numbers, as in `LayerKV`."""
+    return _rows_at(n, tokens_seen, window, sinks, tuple(tokens))
+
+
+@lru_cache(maxsize=4)
+def _rows_at(n: int, tokens_seen: int, window: int, sinks: int, tokens: tuple[int, ...]) -> Rows:
     positions = positions_of(n, tokens_seen, window, sinks)
     if len(tokens) != tokens_seen:
         return Rows(tuple(range(n)), positions)

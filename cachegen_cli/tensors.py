@@ -16,7 +16,7 @@ from cachegen_cli.coding.counts import Counts, DeviceCounts, host_counts
 from cachegen_cli.coding.sections import SECTION_BYTES, Section
 from cachegen_cli.coding.streams import HEADER_BYTES, chosen, encode, encode_wide, width_of
 from cachegen_cli.details import detail_of
-from cachegen_cli.device import Paced, mx, on_cpu
+from cachegen_cli.device import Paced, fused, mx, on_cpu
 from cachegen_cli.entropy import Estimates, estimates, wide_estimates
 from cachegen_cli.errors import InputError
 from cachegen_cli.parallel import in_process
@@ -26,7 +26,7 @@ from cachegen_cli.results.sizes import Bytes, TensorResult
 from cachegen_cli.schemes import Scheme, code_shape, expected_of, to_header
 from cachegen_cli.schemes.base import LARGEST_CODE, Parameters
 from cachegen_cli.schemes.base import Plane as CodedPlane
-from cachegen_cli.values import Values
+from cachegen_cli.values import Values, summed
 
 STAGES = ("quantize", "count", "code")
 
@@ -36,7 +36,8 @@ class Plane:
     """One kind of a tensor's codes.
 
     Attributes:
-        coded: [H, D, coded tokens] uint8, or int32 where they may have any size.
+        coded: uint8, or int32 where they may have any size; None where only counts were kept.
+        shape: [H, D, coded tokens] of the codes.
         bits: width.
         estimates: entropies by head, without parameters.
         fit: the symbol model that takes the fewest bytes.
@@ -45,7 +46,8 @@ class Plane:
         counts: how often codes occur, where they have a width.
     """
 
-    coded: mx.array | npt.NDArray[Any]
+    coded: mx.array | npt.NDArray[Any] | None
+    shape: tuple[int, ...]
     bits: int
     estimates: Estimates
     fit: Any
@@ -55,14 +57,17 @@ class Plane:
 
     @property
     def codes(self) -> npt.NDArray[Any]:
-        """The codes on the host, which not everyone needs."""
+        """The codes on the host, which not everyone needs; raises RuntimeError if they are gone."""
+        if self.coded is None:
+            raise RuntimeError("the codes were not kept")
         return np.asarray(self.coded)
 
 
 class Tensor:
     """Values under a scheme. MLX begins its part of the work when it is made.
 
-    Codes come back as values only where ``restored`` asked for that. What follows `settle` is
+    Codes come back as values only where ``restored`` asked for that, and without ``codes`` they
+    are not kept once they are counted on a GPU. What follows `settle` is
     numpy's work alone, which may be done in another thread.
 
     Attributes:
@@ -72,13 +77,19 @@ class Tensor:
     """
 
     def __init__(
-        self, values: Values, scheme: Scheme, settings: Settings, restored: bool = False
+        self,
+        values: Values,
+        scheme: Scheme,
+        settings: Settings,
+        restored: bool = False,
+        codes: bool = True,
     ) -> None:
         started = time.perf_counter()
         self.name, self.scheme, self.settings = values.name, scheme, settings
         self.heads, self.tokens, self.dim = values.heads, values.tokens, values.dim
         self.kept, self.first, self.rows = values.kept, values.first, values.rows
         self._values, self._errors = values, list[mx.array]()
+        self._keep = codes or hasattr(scheme, "shipped_bytes")
         self.parameters: Parameters | None = None
         self.middle: mx.array | None = None
         self._codes: list[CodedPlane] = []
@@ -97,7 +108,7 @@ class Tensor:
         device = Paced()
         for block in values.blocks(scheme.tokens_together):
             coded = scheme.code(*block)
-            error = mx.square(coded.restored.astype(mx.float32) - block.x).sum()
+            error = fused(_squared_error)(coded.restored, block.x)
             if restored:
                 middles.append(coded.restored.astype(block.x.dtype))
             device.start([error, *coded.arrays, *middles[-1:]])
@@ -105,15 +116,15 @@ class Tensor:
             planes.append(coded.planes)
             parameters.append(coded.parameters)
         self.parameters = type(parameters[0]).joined(parameters)
-        device.start(self.parameters.arrays)
-        by_plane = list(zip(*planes, strict=True))
+        by_plane, rest = list(zip(*planes, strict=True)), self.parameters.arrays
         planes.clear()
-        while by_plane:
-            self._codes.append(_joined(by_plane.pop(0)))
-            device.start([self._codes[-1].codes])
         if restored:
             self.middle = mx.concatenate(middles, axis=1)
-            device.start([self.middle])
+            rest = [*rest, self.middle]
+        while by_plane:
+            self._codes.append(_joined(by_plane.pop(0)))
+            device.start([self._codes[-1].codes, *rest])
+            rest = []
 
     def settle(self) -> Tensor:
         """Wait for MLX and take what it found to the host.
@@ -125,11 +136,12 @@ class Tensor:
         self._values.check()
         wanted = self.parameters.arrays if self.parameters else []
         mx.eval(wanted, self._errors, self.middle, [codes for codes, _ in self._codes])
-        self.signal = self._values.signal
-        self.error = sum(float(np.asarray(error)) for error in self._errors)
+        self.signal, self.error = self._values.signal, summed(self._errors)
         settled = time.perf_counter()
         self._counts = [counting.read() if counting else None for counting in self._counting]
         self._counting = []
+        if not self._keep and all(self._counts):
+            self._codes = [CodedPlane(None, bits) for _, bits in self._codes]
         self.seconds["quantize"] += settled - started
         self.seconds["count"] += time.perf_counter() - settled
         return self
@@ -181,7 +193,7 @@ class Tensor:
         for plane in self.planes:
             for name, by_head in zip(by_name, plane.estimates, strict=True):
                 by_name[name] += sum(by_head)
-            heads, dim, tokens = plane.coded.shape
+            heads, dim, tokens = plane.shape
             packed += heads * -(-dim * tokens * plane.bits // 8)
         grouping = "pooled" if self.settings.pooled else "channel"
         raw, delta = by_name[f"raw_{grouping}_bytes"], by_name[f"delta_{grouping}_bytes"]
@@ -244,6 +256,7 @@ class Tensor:
         choice = chosen(counts, delta=self.settings.delta, expected=expected)
         plane = Plane(
             codes,
+            (*counts.histograms.raw.shape[:2], counts.tokens),
             bits,
             estimates(counts.histograms, 0),
             choice.fit,
@@ -272,7 +285,11 @@ class Tensor:
             vars(adaptive).setdefault("payload_bytes", len(stream) - HEADER_BYTES)
             return stream
 
-        return Plane(codes, width_of(channels), found, adaptive, encoded)
+        return Plane(codes, codes.shape, width_of(channels), found, adaptive, encoded)
+
+
+def _squared_error(restored: mx.array, x: mx.array) -> mx.array:
+    return mx.square(restored.astype(mx.float32) - x).sum()
 
 
 def _joined(blocks: tuple[CodedPlane, ...]) -> CodedPlane:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cachegen_cli.device import Paced, mx, on_cpu
+from cachegen_cli.device import Paced, fused, mx, on_cpu
 from cachegen_cli.errors import InputError
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import Shared
@@ -16,7 +16,7 @@ from cachegen_cli.schemes.base import Shared
 # A tensor is quantized in blocks of tokens, which a CPU's caches hold and which take little
 # memory beside it: so many, but not with less than so many elements.
 _BLOCKS, _BLOCK_ELEMENTS = 16, 1 << 17
-_DEVICE_BLOCKS, _DEVICE_BLOCK_ELEMENTS = 6, 1 << 20  # where starting work costs more
+_GPU_BLOCK_ELEMENTS = 1 << 23  # a GPU's time goes into starting work, not into its size
 
 
 class Block(NamedTuple):
@@ -38,7 +38,12 @@ class Values:
     """
 
     def __init__(
-        self, name: str, x: mx.array, rows: Rows, keep_first: int = 0, keep_last: int = 0
+        self,
+        name: str,
+        x: mx.array,
+        rows: Rows,
+        keep_first: int = 0,
+        keep_last: int = 0,
     ) -> None:
         self.name = name
         self.heads, self.tokens, self.dim = x.shape
@@ -48,17 +53,15 @@ class Values:
         self.middle = x[:, self.first : self.tokens - last]
         self.rows = rows.cut(self.first, last)
         self._blocks: dict[int, list[Block]] = {}
-        self._x, self._energies = x, list[mx.array]()
-        device = Paced()
-        device.start([self.kept])
+        self._x, self._energies, device = x, list[mx.array](), Paced()
         for start, end in _spans(x.shape, 1):
-            self._energies.append(mx.square(x[:, start:end].astype(mx.float32)).sum())
-            device.start(self._energies[-1:])
+            self._energies.append(fused(_energy)(x[:, start:end]))
+            device.start([self._energies[-1], self.kept])
 
     @cached_property
     def signal(self) -> float:
         """Sum of all squares."""
-        return sum(float(np.asarray(energy)) for energy in self._energies)
+        return summed(self._energies)
 
     def check(self) -> None:
         """Raise InputError if some values are not finite."""
@@ -83,7 +86,18 @@ class Values:
 def _spans(shape: tuple[int, ...], together: int) -> list[tuple[int, int]]:
     """(first token, end) of blocks of [H, T, D], of multiples of so many tokens; 0 for all."""
     heads, tokens, dim = shape
-    n, least = (_BLOCKS, _BLOCK_ELEMENTS) if on_cpu() else (_DEVICE_BLOCKS, _DEVICE_BLOCK_ELEMENTS)
-    size = max(least, heads * tokens * dim // n) // max(heads * dim, 1)
+    elements = (
+        max(_BLOCK_ELEMENTS, heads * tokens * dim // _BLOCKS) if on_cpu() else _GPU_BLOCK_ELEMENTS
+    )
+    size = elements // max(heads * dim, 1)
     step = max(size // together * together, together) if together else max(tokens, 1)
     return [(start, min(start + step, tokens)) for start in range(0, tokens, step)]
+
+
+def summed(parts: list[mx.array]) -> float:
+    """The sum of evaluated numbers in float64."""
+    return float(np.asarray(mx.stack(parts)).sum(dtype=np.float64)) if parts else 0.0
+
+
+def _energy(x: mx.array) -> mx.array:
+    return mx.square(x.astype(mx.float32)).sum()

@@ -39,7 +39,7 @@ def tensor(x: mx.array, text: str, bits: int = 4, **rest) -> Tensor:
     rows = rows_at(x.shape[1], x.shape[1], 0, 0, [t % 7 for t in range(x.shape[1])])
     scheme = scheme_at(chosen, Place("keys", 0, 4, bits, dtype, ROTARY))
     values = Values("it", x, rows, chosen.keep_first, chosen.keep_last)
-    return Tensor(values, scheme, chosen, restored=True)
+    return Tensor(values, scheme, chosen, restored=True).settle()
 
 
 def values(kind: str, heads: int, tokens: int, dtype: mx.Dtype) -> mx.array:

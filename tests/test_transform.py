@@ -100,7 +100,7 @@ def test_codes_come_back_and_the_error_is_bounded(path, kind, tokens, dtype, bas
     profile, rows = load_profile(path), no_rows(tokens)
     dtype_name = str(dtype).removeprefix("mlx.core.")
     scheme = scheme_at(setting, Place(tensor, 0, 4, 0, dtype_name, "", profile, entries))
-    found = Tensor(Values("it", x, rows), scheme, setting, restored=True)
+    found = Tensor(Values("it", x, rows), scheme, setting, restored=True).settle()
     restored = found.restored()
     assert restored.shape == x.shape and restored.dtype == dtype
     section = found.section()

@@ -25,6 +25,7 @@ from cachegen_cli.coding.ranges import (
 )
 from cachegen_cli.coding.statistics import Statistics
 from cachegen_cli.coding.tables import TableSet, decode_tables, frequencies, payload_bits, weights
+from cachegen_cli.entropy import information
 
 
 class Context(TableFit):
@@ -34,8 +35,11 @@ class Context(TableFit):
 
     @staticmethod
     def least_bytes(stats: Statistics) -> float:
-        """Nothing is known: a context may tell more than a channel does."""
-        return 0.0
+        """What the best table for each context takes, before any is paid for."""
+        if stats.pairs is None:
+            return float("inf")
+        bits = information(stats.pairs, stats.pairs.sum(axis=1))
+        return float(bits.sum() / 8)
 
     @classmethod
     def fit(cls, stats: Statistics) -> Context | None:

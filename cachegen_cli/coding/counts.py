@@ -7,6 +7,7 @@ count first; codes and deltas are then their sums.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -27,8 +28,8 @@ _BLOCK_SYMBOLS, _BLOCK_BINS = 1 << 16, 1 << 14  # of one np.bincount: what a CPU
 # few bins that many hit stall a CPU on its own stores and a GPU on its atomics
 _TOKENS_A_PAIR = 2  # from which on adding up a channel's pairs costs less than counting twice
 _LANES = 4
-_DEVICE_LANES = 16
-_DEVICE_PARTS, _DEVICE_SYMBOLS = 8, 1 << 20  # parts of a tensor, and what one has at least
+_GPU_LANES = 64
+_GPU_SYMBOLS = 1 << 23  # of a tensor that a GPU counts at once
 
 
 class Counts(NamedTuple):
@@ -189,34 +190,40 @@ class DeviceCounts:
 
     def __init__(self, codes: mx.array, bits: int) -> None:
         heads, dim, tokens = codes.shape
-        self.shape, self.bits, self._arrays = codes.shape, bits, list[mx.array]()
+        self.shape, self.bits = codes.shape, bits
+        self._counts: mx.array | None = None
         if not codes.size:
             return
         channels = codes.reshape(heads * dim, tokens)
         count = _narrow if bits <= NARROW_BITS else _wide
-        size = max(_DEVICE_SYMBOLS, -(-codes.size // _DEVICE_PARTS))
-        rows = max(1, size // tokens)
+        rows = max(1, _GPU_SYMBOLS // tokens)
         device, parts = Paced(), list[list[mx.array]]()
         for start in range(0, len(channels), rows):
             # values that are not finite have any code, and are refused only later
-            part = mx.minimum(channels[start : start + rows].astype(mx.int32), (1 << bits) - 1)
+            part = mx.minimum(channels[start : start + rows], (1 << bits) - 1)
             parts.append(list(count(part, 1 << bits)))
             device.start(parts[-1])
         raw, delta, raw_pairs, delta_pairs = (list(kind) for kind in zip(*parts, strict=True))
-        self._arrays = [
+        found = [
             mx.concatenate(raw),
             mx.concatenate(delta),
             mx.stack(raw_pairs).sum(axis=0),
             mx.stack(delta_pairs).sum(axis=0),
-            channels[:, mx.array(edge_places(len(channels), tokens))],
+            channels[:, mx.array(edge_places(len(channels), tokens))].astype(mx.int32),
         ]
-        mx.async_eval(self._arrays)  # type: ignore[no-untyped-call]
+        self._shapes = [array.shape for array in found]
+        self._counts = mx.concatenate([array.reshape(-1) for array in found])  # one read for all
+        device.start([self._counts])
 
     def read(self) -> Counts:
         """Take the counts to the host."""
-        if not self._arrays:
+        if self._counts is None:
             return host_counts(np.zeros(self.shape, np.uint8), self.bits)
-        raw, delta, *pairs, edges = (np.array(array) for array in self._arrays)
+        ends = np.cumsum([math.prod(shape) for shape in self._shapes])[:-1]
+        parts = np.split(np.array(self._counts), ends)
+        raw, delta, *pairs, edges = (
+            part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)
+        )
         n = 1 << self.bits
         raw_pairs, delta_pairs = (
             counts.reshape(size, size).astype(np.int64)
@@ -225,7 +232,9 @@ class DeviceCounts:
         if self.shape[2] > 1:  # (first code, first difference)
             first, second = edges[:, 0].astype(np.int64), edges[:, 1].astype(np.int64)
             np.add.at(delta_pairs, (first + n - 1, second - first + n - 1), 1)
-        return _completed(self.shape, self.bits, raw, delta, raw_pairs, delta_pairs, edges)
+        return _completed(
+            self.shape, self.bits, raw, delta, raw_pairs, delta_pairs, edges.astype(np.uint8)
+        )
 
 
 def _narrow(codes: mx.array, n: int) -> tuple[mx.array, ...]:
@@ -233,22 +242,22 @@ def _narrow(codes: mx.array, n: int) -> tuple[mx.array, ...]:
     a channel's first token takes part in.
     """
     channels = mx.arange(len(codes), dtype=mx.int32)[:, None]
-    index = (channels * n + codes[:, :-1]) * n + codes[:, 1:]
+    index = (codes[:, :-1] * n + codes[:, 1:]) + channels * (n * n)  # below 2^8, then 32 bits
     by_channel = _scattered(index, len(codes) * n * n).reshape(-1, n, n)
     # row p of the previous symbol moves p places to the left of the row before it
     skewed = mx.pad(by_channel[:, ::-1], [(0, 0), (0, 0), (0, n)]).reshape(len(codes), -1)
     delta = skewed[:, : n * (2 * n - 1)].reshape(-1, n, 2 * n - 1).sum(axis=1)
     pairs = by_channel.sum(axis=0).reshape(-1)
-    return by_channel.sum(axis=1), delta, pairs, _delta_pairs(codes, n, _DEVICE_LANES)
+    return by_channel.sum(axis=1), delta, pairs, _delta_pairs(codes, n, _GPU_LANES)
 
 
 def _wide(codes: mx.array, n: int) -> tuple[mx.array, ...]:
     """As `_narrow`, where there are too many pairs to count them by channel."""
     channels = mx.arange(len(codes), dtype=mx.int32)[:, None]
-    differences = codes[:, 1:] - codes[:, :-1] + (n - 1)
+    differences = _differences(codes)
     raw = _scattered(channels * n + codes[:, 1:], len(codes) * n)
-    delta = _scattered(channels * (2 * n - 1) + differences, len(codes) * (2 * n - 1))
-    pairs = _scattered(codes[:, :-1] * n + codes[:, 1:], n * n)
+    delta = _scattered(differences + (channels * (2 * n - 1) + (n - 1)), len(codes) * (2 * n - 1))
+    pairs = _scattered(codes[:, :-1].astype(mx.int32) * n + codes[:, 1:], n * n)
     shapes = raw.reshape(-1, n), delta.reshape(-1, 2 * n - 1)
     return *shapes, pairs, _delta_pairs(codes, n, 1)
 
@@ -257,9 +266,19 @@ def _delta_pairs(codes: mx.array, n: int, lanes: int) -> mx.array:
     """Counts of neighbouring differences of codes [C, T], each channel in one of some lanes."""
     size = 2 * n - 1
     lane = (mx.arange(len(codes), dtype=mx.int32) % lanes)[:, None]
-    differences = codes[:, 1:] - codes[:, :-1] + (n - 1)
-    index = (lane * size + differences[:, :-1]) * size + differences[:, 1:]
+    differences = _differences(codes)
+    offset = lane * (size * size) + (n - 1) * (size + 1)
+    if n <= 1 << NARROW_BITS:
+        index = (differences[:, :-1] * size + differences[:, 1:]) + offset  # 16 bits, then 32
+    else:
+        index = differences[:, :-1].astype(mx.int32) * size + differences[:, 1:] + offset
     return _scattered(index, lanes * size * size).reshape(lanes, -1).sum(axis=0)
+
+
+def _differences(codes: mx.array) -> mx.array:
+    """Of neighbours in each channel, in 16 bits."""
+    wide = codes.astype(mx.int16)
+    return wide[:, 1:] - wide[:, :-1]
 
 
 def _scattered(index: mx.array, size: int) -> mx.array:

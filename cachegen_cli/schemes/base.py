@@ -47,7 +47,7 @@ class Place(NamedTuple):
 class Plane(NamedTuple):
     """Codes of one kind: [H, D, T] uint8 below 2^bits, or int32 of any size where bits is 0."""
 
-    codes: mx.array
+    codes: Any  # mx.array
     bits: int
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
 
 from cachegen_cli.coding.sections import read_parameters, write_parameters
-from cachegen_cli.device import mx
+from cachegen_cli.device import fused, mx
 from cachegen_cli.entropy import channel_major
 from cachegen_cli.quantize import (
     PARAMETER_BYTES,
@@ -52,12 +54,10 @@ class Group(ByToken):
         size = min(self.group_size, x.shape[1])
         if size not in shared:
             shared[size] = group_ranges(x, size)
-        stream = quantize_to_codes_batched(x, self.bits, size, shared[size])
-        wide = wide_groups(stream)
+        codes, scale, zero, wide, by_group = fused(_quantizer(self.bits, size))(x, *shared[size])
+        stream = CodeStream(by_group, scale, zero, x.shape[1], self.bits)
         return Coded(
-            [Plane(channel_major(stream), self.bits)],
-            _Parameters(stream.scale, stream.zero, wide),
-            restore(stream, wide),
+            [Plane(codes, self.bits)], _Parameters(scale, zero, wide), restore(stream, wide)
         )
 
     @property
@@ -84,6 +84,20 @@ class Group(ByToken):
             self.bits,
         )
         return restore(stream).astype(dtype)
+
+
+@cache
+def _quantizer(bits: int, size: int) -> Callable[..., tuple[mx.array, ...]]:
+    """Of a block and its ranges: codes [H, D, T], scale, zero, which groups are wide, and codes
+    by group. Not the values: a decoder makes them by operations one after the other.
+    """
+
+    def quantize(x: mx.array, low: mx.array, top: mx.array) -> tuple[mx.array, ...]:
+        stream = quantize_to_codes_batched(x, bits, size, (low, top))
+        wide = wide_groups(stream)
+        return channel_major(stream), stream.scale, stream.zero, wide, stream.codes
+
+    return quantize
 
 
 @dataclass(frozen=True)
