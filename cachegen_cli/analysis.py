@@ -26,6 +26,7 @@ from cachegen_cli.results.settings import Settings
 from cachegen_cli.schedules import SCHEDULES, check, settings_with
 from cachegen_cli.schemes import SCHEMES, parse
 from cachegen_cli.stepping import is_open
+from cachegen_cli.tensors import STAGES
 from cachegen_cli.texts import Texts
 from cachegen_cli.units import profile_of
 
@@ -223,8 +224,7 @@ def _one_by_one(
             seconds = {"reference_seconds": time.perf_counter() - started}
         grid = [stepped(settings, text, reference) for settings in grid]
         found = measure_texts(text, grid, reference, progress, detail)
-        newest = [one.sizes for one in found]
-        yield _OneText(run_of(text, started, grid, seconds, newest), found)
+        yield _OneText(run_of(text, started, grid, seconds, found), found)
 
 
 def captured(
@@ -265,15 +265,17 @@ def run_of(
     started: float,
     grid: Sequence[Settings],
     times: dict[str, float] | None = None,
-    measured: Sequence[Measurement] = (),
+    measured: Sequence[Measured] = (),
 ) -> Run:
     """What to say of a text's run that began to analyze at ``started``."""
     timing = source.timing | {"analysis_seconds": time.perf_counter() - started} | (times or {})
+    for stage in STAGES if measured else ():
+        timing[f"{stage}_seconds"] = sum(one.seconds.get(stage, 0.0) for one in measured)
     return Run(
         tool=tool_versions(),
         model=source.model,
         prompt=source.prompt,
         skipped=source.skipped,
-        warnings=notices_of(source, grid, measured),
+        warnings=notices_of(source, grid, [one.sizes for one in measured]),
         timing={name: round(seconds, 6) for name, seconds in timing.items()},
     )

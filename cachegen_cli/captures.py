@@ -236,7 +236,8 @@ def _run(
 ) -> Capture:
     started = time.perf_counter()
     cache = prefill(model, tokens[: info.tokens], progress, max_kv_size)
-    layers, skipped = read_cache(cache, model.dtype, model.latent_ranks)
+    kept = keep_cache or info.continuation_tokens
+    layers, skipped = read_cache(cache, model.dtype, model.latent_ranks, free=not kept)
     if not layers:
         raise ModelError(
             f"{model.id} keeps no KV cache that can be analysed: " + "; ".join(_by_class(skipped)),

@@ -84,7 +84,7 @@ class Trials:
         """What to say of all texts' run; warnings are those of the setting."""
         return Run.over(
             [
-                run_of(text, self.started, [settings], measured=[one.sizes])
+                run_of(text, self.started, [settings], measured=[one])
                 for (text, _), one in zip(self.texts, measured, strict=True)
             ]
         )

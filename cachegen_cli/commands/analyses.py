@@ -11,6 +11,7 @@ from cachegen_cli.errors import CHECK_FAILED
 from cachegen_cli.options.flatten import takes_options
 from cachegen_cli.options.inputs import InputOptions, SharedOptions
 from cachegen_cli.options.outputs import OutputOptions
+from cachegen_cli.options.profiling import ProfilingOptions
 from cachegen_cli.options.settings import (
     CheckOptions,
     QualityOptions,
@@ -58,12 +59,13 @@ def analyze(
     checks: CheckOptions,
     source: SharedOptions,
     output: OutputOptions,
+    profiling: ProfilingOptions,
 ) -> None:
     """Compare 16-bit, fixed-width, entropy and coded bytes by layer."""
     from cachegen_cli import analysis
 
     asked = widths.chosen(quantizer) | vars(quantizer) | quality.asked(checks)
-    result = run(analysis.analyze, source, output, detail=detail, **asked)
+    result = run(analysis.analyze, source, output, profiling, detail=detail, **asked)
     checks.hold([result.measurement])
 
 
@@ -77,12 +79,15 @@ def sweep(
     checks: CheckOptions,
     source: SharedOptions,
     output: OutputOptions,
+    profiling: ProfilingOptions,
 ) -> None:
     """Measure several widths and group sizes with one run of the model."""
     from cachegen_cli import analysis
 
     asked = vars(quantizer) | quality.asked(checks)
-    result = run(analysis.sweep, source, output, bits=bits, group_sizes=group_size, **asked)
+    result = run(
+        analysis.sweep, source, output, profiling, bits=bits, group_sizes=group_size, **asked
+    )
     checks.hold(result.rows)
 
 
@@ -93,10 +98,13 @@ def verify(
     quantizer: QuantizerOptions,
     source: InputOptions,
     output: OutputOptions,
+    profiling: ProfilingOptions,
 ) -> None:
     """Encode and decode every layer for real; exit 3 if one fails."""
     from cachegen_cli import verification
 
-    result = run(verification.verify, source, output, settings=widths.settings(quantizer))
+    result = run(
+        verification.verify, source, output, profiling, settings=widths.settings(quantizer)
+    )
     if not result.passed:
         raise typer.Exit(CHECK_FAILED)

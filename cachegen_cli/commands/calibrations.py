@@ -11,6 +11,7 @@ from cachegen_cli.errors import UsageError
 from cachegen_cli.options.flatten import takes_options
 from cachegen_cli.options.inputs import CorpusOptions
 from cachegen_cli.options.outputs import SafetensorsOptions
+from cachegen_cli.options.profiling import ProfilingOptions
 
 CALIBRATE_EXAMPLES = """\b
 Examples:
@@ -44,6 +45,7 @@ def calibrate(
     ] = 4,
     source: CorpusOptions,
     output: SafetensorsOptions,
+    profiling: ProfilingOptions,
 ) -> None:
     """Learn a model's bases and symbol tables from texts, for --profile of other commands.
 
@@ -60,6 +62,7 @@ def calibrate(
         calibrating.calibrate,
         source,
         output,
+        profiling,
         path=output.target_file,
         components=components,
         channels=channels,

@@ -12,6 +12,7 @@ from cachegen_cli.options import completions
 from cachegen_cli.options.flatten import takes_options
 from cachegen_cli.options.inputs import SharedOptions, TextOptions
 from cachegen_cli.options.outputs import OutputOptions, PlanOptions
+from cachegen_cli.options.profiling import ProfilingOptions
 from cachegen_cli.options.settings import (
     CheckOptions,
     ContinuationOptions,
@@ -61,6 +62,7 @@ def quality(
     checks: CheckOptions,
     source: SharedOptions,
     output: OutputOptions,
+    profiling: ProfilingOptions,
 ) -> None:
     """Measure KL, perplexity and agreement after a compressed cache.
 
@@ -76,7 +78,7 @@ def quality(
         return QualityAnalysis(found.run, found.measurement)
 
     asked = widths.chosen(quantizer) | vars(quantizer) | vars(continuation)
-    result = run(measured, source, output, **asked)
+    result = run(measured, source, output, profiling, **asked)
     checks.hold([result.measurement])
 
 
@@ -88,6 +90,7 @@ def sensitivity(
     continuation: ContinuationOptions,
     source: TextOptions,
     output: OutputOptions,
+    profiling: ProfilingOptions,
 ) -> None:
     """Measure KL with only one layer's keys, or only its values, compressed.
 
@@ -96,7 +99,14 @@ def sensitivity(
     from cachegen_cli import sensitivities
 
     settings = widths.settings(scheme)
-    run(sensitivities.sensitivity, source, output, settings=settings, **vars(continuation))
+    run(
+        sensitivities.sensitivity,
+        source,
+        output,
+        profiling,
+        settings=settings,
+        **vars(continuation),
+    )
 
 
 @takes_options
@@ -129,6 +139,7 @@ def compare(
     continuation: ContinuationOptions,
     source: TextOptions,
     output: OutputOptions,
+    profiling: ProfilingOptions,
 ) -> None:
     """Compare schemes at equal quality or equal size, each from a curve of a few settings."""
     from cachegen_cli import comparing
@@ -138,6 +149,7 @@ def compare(
         comparing.compare,
         source,
         output,
+        profiling,
         schemes=schemes,
         profile=profile,
         **where,
@@ -158,11 +170,14 @@ def insights(
     continuation: ContinuationOptions,
     source: TextOptions,
     output: OutputOptions,
+    profiling: ProfilingOptions,
 ) -> None:
     """Measure the CacheGen paper's observations on this model and prompt."""
     from cachegen_cli import insights as room
 
-    run(room.insights, source, output, with_sensitivity=sensitivity, **vars(continuation))
+    run(
+        room.insights, source, output, profiling, with_sensitivity=sensitivity, **vars(continuation)
+    )
 
 
 @takes_options
@@ -190,6 +205,7 @@ def plan(
     continuation: ContinuationOptions,
     source: TextOptions,
     output: PlanOptions,
+    profiling: ProfilingOptions,
 ) -> None:
     """Pick a width for each layer's keys and values that meets a target.
 
@@ -203,6 +219,7 @@ def plan(
         planning.plan,
         source,
         output,
+        profiling,
         target_kl=target_kl,
         target_bytes=target_bytes,
         target_bits=target_bits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,17 +11,26 @@ from typing import Any
 from cachegen_cli import console
 from cachegen_cli.options.inputs import InputOptions
 from cachegen_cli.options.outputs import ReportOptions
+from cachegen_cli.options.profiling import ProfilingOptions
 from cachegen_cli.options.typed import command_of
 
 
 def run(
-    work: Callable[..., Any], source: InputOptions, output: ReportOptions, **arguments: Any
+    work: Callable[..., Any],
+    source: InputOptions,
+    output: ReportOptions,
+    profiling: ProfilingOptions,
+    **arguments: Any,
 ) -> Any:
     """Call a library function on the model and texts, deliver its result, and return it."""
+    started = time.perf_counter()
     prepared = source.capture_options(output.quiet)
     with console.progress(output.quiet) as progress:
         result = work(**prepared, **arguments, progress=progress)
     command = command_of(sys.argv[1:], output.OWN)
     result = replace(result, run=replace(result.run, command=command))
+    figures = profiling.figures(result, output, started)
+    result = replace(result, run=result.run.with_timing(figures))
     output.deliver(result, result.run.messages)
+    profiling.tell(result.run.timing, output.quiet)
     return result

@@ -32,12 +32,13 @@ class _Rows(NamedTuple):
 
 
 def read_cache(
-    cache: Sequence[Any], dtype: mx.Dtype, ranks: Ranks = None
+    cache: Sequence[Any], dtype: mx.Dtype, ranks: Ranks = None, free: bool = False
 ) -> tuple[list[LayerKV], list[Skipped]]:
     """Split a live prompt cache into analysed entries, cast to ``dtype``, and skipped ones.
 
     Args:
         ranks: as in `assign_roles`.
+        free: let each entry go once it is read, so that what is cast is not there twice.
     """
     layers: list[LayerKV] = []
     skipped: list[Skipped] = []
@@ -47,9 +48,23 @@ def read_cache(
                 layers.append(found)
             else:
                 skipped.append(found)
+        if free:
+            mx.eval([(kv.keys, kv.values) for kv in layers])
+            _forget(entry)
     layers, placeholders = assign_roles(layers, ranks)
     mx.eval([(kv.keys, kv.values) for kv in layers])
+    if free:
+        mx.clear_cache()
     return layers, skipped + placeholders
+
+
+def _forget(entry: Any) -> None:
+    """Take its rows from a live entry that is not used any more."""
+    for part in getattr(entry, "caches", [entry]):
+        if part is not entry:
+            _forget(part)
+        elif class_name(entry) in _READERS:
+            entry.keys = entry.values = None
 
 
 def read_entry(index: Entry, entry: Any, dtype: mx.Dtype | None = None) -> list[LayerKV | Skipped]:

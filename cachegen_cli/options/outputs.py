@@ -77,19 +77,22 @@ class ReportOptions:
         """The file to write, or None for stdout."""
         return None
 
-    def deliver(self, result: Result, warnings: Sequence[str] = ()) -> None:
-        """Render the result and print or write it, then its warnings; on rank 0 alone."""
-        if not is_first():
-            return
+    def rendered(self, result: Result) -> tuple[str, UsageError | None]:
+        """The result as it is shown, and why not the rows that were asked for are."""
         from cachegen_cli.report import render
 
         style = console.Style() if self.target else console.stdout_style()
         drawn = {"wide": self.wide, **style._asdict()}
-        wrong: UsageError | None = None
         try:
-            text = render(result, self.chosen, choice=self.choice, **drawn)
+            return render(result, self.chosen, choice=self.choice, **drawn), None
         except UsageError as error:  # only now is it known which columns and layers there are
-            wrong, text = error, render(result, self.chosen, **drawn)
+            return render(result, self.chosen, **drawn), error
+
+    def deliver(self, result: Result, warnings: Sequence[str] = ()) -> None:
+        """Render the result and print or write it, then its warnings; on rank 0 alone."""
+        if not is_first():
+            return
+        text, wrong = self.rendered(result)
         if self.target:
             write_text(self.target, text)
         else:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 # options that say how a result is shown, and whether a value follows
 SHOWING = {
     "--format": True, "-f": True, "--sort": True, "--layers": True, "--top": True,
-    "--json": False, "--wide": False, "--quiet": False, "-q": False,
+    "--json": False, "--profile-run": False, "--wide": False, "--quiet": False, "-q": False,
 }  # fmt: skip
 WRITING = SHOWING | {"--output": True, "-o": True, "--force": False}
 
