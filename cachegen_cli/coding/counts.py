@@ -56,7 +56,7 @@ class Counts(NamedTuple):
         return len(self.edges)
 
     def symbols_at(self, places: npt.NDArray[np.int64], delta: bool) -> npt.NDArray[np.int64]:
-        """Codes, or token deltas, at some of the edge places: [H * D, places]."""
+        """Codes, or token deltas, at starts of segments or just before: [H * D, places]."""
         known = edge_places(self.channels, self.tokens)
         found = self.edges[:, np.searchsorted(known, places)].astype(np.int64)
         if delta:
