@@ -56,7 +56,7 @@ def stepped(settings: Settings, text: Capture, reference: Reference | None = Non
     return by_kl(settings, kl_at)
 
 
-_GPU_WORKERS = 4  # threads that choose symbol models, which take longer than a GPU's part
+_GPU_WORKERS = 2  # threads that choose symbol models, which take longer than a GPU's part
 
 
 class Measured(NamedTuple):

@@ -289,7 +289,8 @@ class Tensor:
 
 
 def _squared_error(restored: mx.array, x: mx.array) -> mx.array:
-    return mx.square(restored.astype(mx.float32) - x).sum()
+    """Sums over tokens, [H, D]."""
+    return mx.square(restored.astype(mx.float32) - x).sum(axis=1)
 
 
 def _joined(blocks: tuple[CodedPlane, ...]) -> CodedPlane:

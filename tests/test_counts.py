@@ -62,7 +62,7 @@ def test_counts_are_those_of_counting_one_by_one(heads, dim, tokens, bits):
         if counts.raw_pairs is not None:
             assert (counts.raw_pairs == pairs_of(channels, 0, top + 1)).all()
         else:
-            assert np.ptp(codes) + 1 > codes.size**0.5
+            assert int(np.ptp(codes)) + 1 > codes.size**0.5
         if counts.delta_pairs is not None:
             assert (counts.delta_pairs == pairs_of(deltas, -top, 2 * top + 1)).all()
         places = edge_places(len(channels), tokens)

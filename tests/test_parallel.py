@@ -1,0 +1,128 @@
+"""Jobs beside the caller, in threads and in processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from functools import partial
+from operator import truediv
+
+import numpy as np
+import pytest
+
+from cachegen_cli import parallel
+from cachegen_cli.coding.streams import choose, encode
+from cachegen_cli.errors import InputError
+from cachegen_cli.parallel import ahead, in_process
+
+from test_counts import codes_of  # isort: skip
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Processes from the first call on, and none left behind."""
+    fresh = parallel._Processes()
+    fresh.spent = 1e9
+    monkeypatch.setattr(parallel, "_processes", fresh)
+    monkeypatch.setattr(parallel, "CORES", 2)
+    yield fresh
+    fresh.stop()
+
+
+def in_threads(function, *arguments):
+    return list(ahead((partial(in_process, function, *given) for given in arguments), 2))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_results_keep_the_order_of_the_jobs(workers):
+    def job(place):
+        time.sleep(0.01 * (place % 3))
+        return place
+
+    assert list(ahead((partial(job, place) for place in range(12)), workers)) == list(range(12))
+
+
+def test_jobs_are_drawn_by_the_caller_and_no_more_wait_than_workers():
+    drawn, running = [], []
+
+    def jobs():
+        for place in range(6):
+            assert threading.current_thread() is threading.main_thread()
+            drawn.append(place)
+            yield partial(running.append, place)
+
+    for done, _ in enumerate(ahead(jobs(), 2)):
+        assert len(drawn) <= done + 3
+
+
+def test_an_error_ends_the_rest():
+    begun = []
+
+    def job(place):
+        begun.append(place)
+        if place == 1:
+            raise InputError("the second fails")
+        return place
+
+    with pytest.raises(InputError, match="the second fails"):
+        list(ahead((partial(job, place) for place in range(50)), 1))
+    assert len(begun) <= 3
+
+
+def test_leaving_does_not_wait_for_what_runs():
+    started = time.perf_counter()
+    results = ahead([partial(time.sleep, 0), partial(time.sleep, 30), partial(time.sleep, 30)], 2)
+    next(results)
+    results.close()
+    assert time.perf_counter() - started < 10
+
+
+def test_calls_go_to_processes(processes):
+    found = in_threads(os.getpid, *[()] * 6)
+    assert os.getpid() not in found and 1 <= len(set(found)) <= 2
+    assert in_process(os.getpid) == os.getpid()  # the caller's own need no other
+
+
+def test_short_work_stays_here(processes):
+    processes.spent = 0.0
+    assert in_threads(os.getpid, (), ()) == [os.getpid()] * 2
+
+
+def test_what_is_raised_there_is_raised_here(processes):
+    with pytest.raises(ZeroDivisionError):
+        in_threads(truediv, (1, 0))
+    with pytest.raises(InputError) as error:
+        in_threads(refuse, ("no", "try another"))
+    assert (error.value.message, error.value.hint) == ("no", "try another")
+    assert in_threads(truediv, (1, 2)) == [0.5]  # the process goes on
+
+
+def refuse(message, hint):
+    raise InputError(message, hint)
+
+
+def test_a_process_that_dies_is_done_without(processes):
+    in_threads(os.getpid, (), ())
+    for process in processes._all:
+        process._process.kill()
+        process._process.wait()
+    assert in_threads(truediv, (1, 2), (1, 4), (1, 8)) == [0.5, 0.25, 0.125]
+
+
+def test_what_cannot_be_sent_says_so(processes):
+    with pytest.raises(Exception, match="pickle"):
+        in_threads(lambda: 1, ())
+    assert in_threads(truediv, (1, 2)) == [0.5]
+
+
+def test_streams_are_the_same_from_everywhere(processes):
+    tensors = [codes_of(2, 32, 400, bits, bits).reshape(64, 400) for bits in (2, 4, 8)]
+    choices = [choose(codes, bits) for codes, bits in zip(tensors, (2, 4, 8), strict=True)]
+    given = list(zip(tensors, (2, 4, 8), choices, strict=True))
+    assert in_threads(encode, *given) == [encode(*each) for each in given]
+
+
+def test_output_of_libraries_is_no_answer(processes):
+    assert in_threads(print, ("noise",)) == [None]
+    assert in_threads(np.add, (1, 2)) == [3]
