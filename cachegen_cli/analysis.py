@@ -14,6 +14,7 @@ from cachegen_cli.infos import tool_versions
 from cachegen_cli.measuring import Measured, measure_texts, pooled_over, stepped
 from cachegen_cli.model import Model, one_line
 from cachegen_cli.notices import notices_of
+from cachegen_cli.planes import STAGES
 from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Reference
@@ -26,7 +27,6 @@ from cachegen_cli.results.settings import Settings
 from cachegen_cli.schedules import SCHEDULES, check, settings_with
 from cachegen_cli.schemes import SCHEMES, parse
 from cachegen_cli.stepping import is_open
-from cachegen_cli.tensors import STAGES
 from cachegen_cli.texts import Texts
 from cachegen_cli.units import profile_of
 

@@ -15,6 +15,7 @@ from cachegen_cli.errors import UsageError
 from cachegen_cli.headers import PredictedHeader
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.parallel import CORES, ahead
+from cachegen_cli.planes import STAGES
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Positions, Reference
 from cachegen_cli.quantizing import restored_layers, tensors
@@ -26,7 +27,7 @@ from cachegen_cli.results.spans import shifted
 from cachegen_cli.schemes import SCHEMES
 from cachegen_cli.sharding import whole
 from cachegen_cli.stepping import by_bits, by_kl, is_open
-from cachegen_cli.tensors import STAGES, Tensor
+from cachegen_cli.tensors import Tensor
 from cachegen_cli.units import units
 
 

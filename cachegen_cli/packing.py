@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from cachegen_cli.captures import Capture
+from cachegen_cli.coding.choosing import HEADER_BYTES
 from cachegen_cli.coding.container import CLASSES, TENSORS, Writer
 from cachegen_cli.coding.sections import Section
-from cachegen_cli.coding.streams import HEADER_BYTES, split
+from cachegen_cli.coding.streams import split
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.filed import capture_file
 from cachegen_cli.headers import file_header, layer_entry, packed_file, tensor_entry

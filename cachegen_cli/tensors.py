@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from cachegen_cli.coding.adaptive import Adaptive
-from cachegen_cli.coding.counts import Counts, DeviceCounts, host_counts
+from cachegen_cli.coding.choosing import HEADER_BYTES
+from cachegen_cli.coding.counts import Counts, DeviceCounts
 from cachegen_cli.coding.sections import SECTION_BYTES, Section
-from cachegen_cli.coding.streams import HEADER_BYTES, chosen, encode, encode_wide, width_of
 from cachegen_cli.details import detail_of
 from cachegen_cli.device import Paced, fused, mx, on_cpu
-from cachegen_cli.entropy import Estimates, estimates, wide_estimates
+from cachegen_cli.entropy import Estimates
 from cachegen_cli.errors import InputError
-from cachegen_cli.parallel import in_process
+from cachegen_cli.planes import STAGES, Plane, channels_of, narrow_plane, wide_plane
 from cachegen_cli.results.detail import Detail
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.sizes import Bytes, TensorResult
@@ -27,40 +24,6 @@ from cachegen_cli.schemes import Scheme, code_shape, expected_of, to_header
 from cachegen_cli.schemes.base import LARGEST_CODE, Parameters
 from cachegen_cli.schemes.base import Plane as CodedPlane
 from cachegen_cli.values import Values, summed
-
-STAGES = ("quantize", "count", "code")
-
-
-@dataclass(frozen=True)
-class Plane:
-    """One kind of a tensor's codes.
-
-    Attributes:
-        coded: uint8, or int32 where they may have any size; None where only counts were kept.
-        shape: [H, D, coded tokens] of the codes.
-        bits: width.
-        estimates: entropies by head, without parameters.
-        fit: the symbol model that takes the fewest bytes.
-        encoded: writes the stream.
-        tokens_to_pay: where plain packing won, tokens from which tables would pay.
-        counts: how often codes occur, where they have a width.
-    """
-
-    coded: mx.array | npt.NDArray[Any] | None
-    shape: tuple[int, ...]
-    bits: int
-    estimates: Estimates
-    fit: Any
-    encoded: Callable[[], bytes]
-    tokens_to_pay: int | None = None
-    counts: Counts | None = None
-
-    @property
-    def codes(self) -> npt.NDArray[Any]:
-        """The codes on the host, which not everyone needs; raises RuntimeError if they are gone."""
-        if self.coded is None:
-            raise RuntimeError("the codes were not kept")
-        return np.asarray(self.coded)
 
 
 class Tensor:
@@ -165,6 +128,17 @@ class Tensor:
             for (codes, bits), counts in zip(self._codes, self._counts, strict=True)
         ]
 
+    def _plane(self, codes: Any, bits: int, counts: Counts | None) -> Plane:
+        expected = expected_of(self.scheme)
+        if bits:
+            return narrow_plane(codes, bits, counts, self.settings.delta, expected, self.seconds)
+        wide = np.asarray(codes)
+        if wide.size and max(int(wide.max()), -int(wide.min())) >= LARGEST_CODE:
+            raise InputError(
+                f"{self.name} holds values beyond 2^30 steps", "take a larger step or error"
+            )
+        return wide_plane(wide, self.rows.repeats, expected, self.seconds)
+
     def restored(self) -> mx.array:
         """[H, T, D] as a decoder gives it back.
 
@@ -218,7 +192,7 @@ class Tensor:
             payload_bytes=payload,
             table_bytes=sum(fit.table_bytes for fit in fits),
             header_bytes=HEADER_BYTES * len(fits) + SECTION_BYTES,
-            shipped_bytes=shipped(_channels(self.planes[0].codes)) if shipped else None,
+            shipped_bytes=shipped(channels_of(self.planes[0].codes)) if shipped else None,
             signal_energy=self.signal,
             detail=self._detail() if detail else None,
             error_energy=self.error,
@@ -246,47 +220,6 @@ class Tensor:
         kept = patterns.astype("<u2").tobytes()
         return Section(b"".join(streams), parameters, kept, wide)
 
-    def _plane(self, codes: Any, bits: int, counts: Counts | None) -> Plane:
-        expected = expected_of(self.scheme)
-        if not bits:
-            return self._wide(np.asarray(codes), expected)
-        started = time.perf_counter()
-        counts = counts or host_counts(np.asarray(codes), bits)
-        counted = time.perf_counter()
-        choice = chosen(counts, delta=self.settings.delta, expected=expected)
-        plane = Plane(
-            codes,
-            (*counts.histograms.raw.shape[:2], counts.tokens),
-            bits,
-            estimates(counts.histograms, 0),
-            choice.fit,
-            lambda: in_process(encode, _channels(np.asarray(codes)), bits, choice),
-            choice.tokens_to_pay,
-            counts,
-        )
-        self.seconds["count"] += counted - started
-        self.seconds["code"] += time.perf_counter() - counted
-        return plane
-
-    def _wide(self, codes: npt.NDArray[Any], expected: Any) -> Plane:
-        channels = _channels(codes)
-        if codes.size and max(int(codes.max()), -int(codes.min())) >= LARGEST_CODE:
-            raise InputError(
-                f"{self.name} holds values beyond 2^30 steps", "take a larger step or error"
-            )
-        started = time.perf_counter()
-        found = wide_estimates(codes)
-        self.seconds["count"] += time.perf_counter() - started
-        adaptive = Adaptive(channels, self.rows.repeats, expected)
-
-        def encoded() -> bytes:
-            stream = in_process(encode_wide, channels, adaptive)
-            # known now: nobody has to measure it any more
-            vars(adaptive).setdefault("payload_bytes", len(stream) - HEADER_BYTES)
-            return stream
-
-        return Plane(codes, codes.shape, width_of(channels), found, adaptive, encoded)
-
 
 def _squared_error(restored: mx.array, x: mx.array) -> mx.array:
     """Sums over tokens, [H, D]."""
@@ -304,8 +237,3 @@ def _nothing(bits: int) -> TensorResult:
     """The sizes of values that an entry does not have."""
     sizes: dict[str, Any] = {f.name: 0 for f in fields(Bytes)}
     return TensorResult(bits=bits, delta=False, symbol_model="", coded_delta=False, **sizes)
-
-
-def _channels(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Codes [H, D, T] as [channels, T]."""
-    return codes.reshape(codes.shape[0] * codes.shape[1], codes.shape[2])

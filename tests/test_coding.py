@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from cachegen_cli import InputError, UsageError
 from cachegen_cli.coding import choose, decode, encode
 from cachegen_cli.coding.blocks import block_length, join, split
+from cachegen_cli.coding.choosing import HEADER_BYTES
 from cachegen_cli.coding.counts import host_counts, segment_blocks
 from cachegen_cli.coding.models import MODELS
 from cachegen_cli.coding.ranges import code_length
 from cachegen_cli.coding.sections import Section, read_parameters, write_parameters
 from cachegen_cli.coding.shapes import tables
 from cachegen_cli.coding.statistics import statistics, symbols_of
-from cachegen_cli.coding.streams import HEADER_BYTES
 from cachegen_cli.coding.tables import TableSet, decode_tables, frequencies, weights
 
 

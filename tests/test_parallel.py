@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cachegen_cli import parallel
-from cachegen_cli.coding.streams import choose, encode
+from cachegen_cli.coding import choose, encode
 from cachegen_cli.errors import InputError
 from cachegen_cli.parallel import ahead, in_process
 

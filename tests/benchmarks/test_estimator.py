@@ -9,8 +9,8 @@ from measuring import extra_memory, seconds
 from scale import layer_of
 
 from cachegen_cli.captures import capture
+from cachegen_cli.coding.choosing import chosen
 from cachegen_cli.coding.counts import host_counts
-from cachegen_cli.coding.streams import chosen
 from cachegen_cli.entropy import channel_histograms, channel_major, estimates
 from cachegen_cli.model import bundled_file
 from cachegen_cli.prompt import Prompt, samples_folder
