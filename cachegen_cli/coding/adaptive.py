@@ -85,7 +85,7 @@ def _run(
 ) -> npt.NDArray[np.int32]:
     """Pass all codes through a port that measures, writes or reads them."""
     state = State(channels, tokens, scales)
-    rows = None if codes is None else np.ascontiguousarray(codes.T).astype(np.int64)
+    rows = None if codes is None else np.ascontiguousarray(codes.T)
     size = min(max(_SMALLEST_GROUP, -(-channels // _GROUPS)), _LARGEST_GROUP)
     for start, end in blocks(tokens):
         predicted = state.begin(start, end, found)
@@ -99,7 +99,7 @@ def _run(
             residuals[:, part] = port.code(state, classes.reshape(-1), flat).reshape(classes.shape)
             state.activity(part, residuals[:, part])
         state.end(start, end, residuals, predicted)
-    return np.ascontiguousarray(state.rows.T).astype(np.int32)
+    return np.ascontiguousarray(state.rows.T)
 
 
 class _Measure:

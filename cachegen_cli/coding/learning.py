@@ -52,7 +52,7 @@ class State:
     """What coder and decoder know alike."""
 
     def __init__(self, channels: int, tokens: int, scales: Integers | None = None) -> None:
-        self.rows = np.zeros((tokens, channels), np.int64)
+        self.rows = np.zeros((tokens, channels), np.int32)
         self.scale, self.seen = np.full(channels, 1 << _ONE >> 1, np.int64), 2
         if scales is not None:
             self.scale, self.seen = scales.copy(), _KNOWN
