@@ -19,6 +19,18 @@ _PATIENCE = 4  # seconds
 
 def main() -> None:
     """Entry point of the ``cachegen`` command."""
+    try:
+        _main()
+    except SystemExit as stop:
+        parallel = sys.modules.get("cachegen_cli.parallel")
+        if parallel is not None and stop.code and parallel.still_at_work(1):
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(stop.code if isinstance(stop.code, int) else 1)
+        raise
+
+
+def _main() -> None:
     _open_standard_streams()
     stderr = sys.stderr
     if not is_first():  # one process of several speaks

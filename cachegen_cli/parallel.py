@@ -24,6 +24,7 @@ from typing import IO, Any, TypeVar, cast
 T = TypeVar("T")
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+_DEATHS = 3  # of processes, after which none is started any more
 _WORTH_SECONDS = 0.5  # of calls done here, after which starting processes will pay
 
 
@@ -37,7 +38,9 @@ def ahead(jobs: Iterable[Callable[[], T]], workers: int = 1) -> Iterator[T]:
     todo: SimpleQueue[tuple[Future[T], Callable[[], T]] | None] = SimpleQueue()
     for _ in range(workers):
         # daemons, since an interrupted run does not wait for what they do
-        threading.Thread(target=_work, args=(todo,), daemon=True).start()
+        thread = threading.Thread(target=_work, args=(todo,), daemon=True)
+        _threads.add(thread)
+        thread.start()
     try:
         for job in jobs:
             if len(waiting) >= workers:
@@ -65,6 +68,18 @@ def _work(todo: SimpleQueue[tuple[Future[T], Callable[[], T]] | None]) -> None:
             except BaseException as error:
                 future.set_exception(error)
         del task, future, job  # nothing of them is to live until the next one
+    _threads.discard(threading.current_thread())
+
+
+def still_at_work(seconds: float) -> bool:
+    """Whether threads go on with what nobody wants any more, after waiting so long for them.
+
+    Python must not end before them: it would stop them in the midst of compiled code.
+    """
+    until = time.monotonic() + seconds
+    for thread in list(_threads):
+        thread.join(max(until - time.monotonic(), 0))
+    return any(thread.is_alive() for thread in list(_threads))
 
 
 def in_process(function: Callable[..., T], *args: Any) -> T:
@@ -80,14 +95,15 @@ def in_process(function: Callable[..., T], *args: Any) -> T:
         _processes.spent += time.perf_counter() - started
         return result
     try:
-        done, value = process.call(function, args)
+        process.ask(function, args)
+        done, value = process.answer()
     except BaseException as error:
         process.stop()
         if _processes.forgotten(process):
             raise RuntimeError("the work was ended") from error
-        if not isinstance(error, EOFError | OSError):
-            raise
-        return function(*args)  # the system ended it
+        if not isinstance(error, OSError | EOFError | pickle.UnpicklingError):
+            raise  # what cannot be sent
+        return function(*args)  # the system ended it, perhaps in the midst of an answer
     _processes.give(process)
     if not done:
         raise value
@@ -101,7 +117,12 @@ class _Process:
     def __init__(self) -> None:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cachegen_cli.worker"],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "cachegen_cli.worker",
+            ],  # the caller's path, not its folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -112,10 +133,13 @@ class _Process:
         for pipe in (self._questions, self._answers):
             _widen(pipe)
 
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[bool, Any]:
-        """(whether it returned, what it returned or raised)."""
+    def ask(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Begin a call."""
         pickle.dump((function, args), self._questions, protocol=5)
         self._questions.flush()
+
+    def answer(self) -> tuple[bool, Any]:
+        """(whether the call returned, what it returned or raised)."""
         found: tuple[bool, Any] = pickle.load(self._answers)
         return found
 
@@ -136,7 +160,7 @@ class _Processes:
     """As many processes as there are cores, started when they are first needed and kept."""
 
     def __init__(self) -> None:
-        self.spent = 0.0
+        self.spent, self.died = 0.0, 0
         self._lock = threading.Lock()
         self._all: list[_Process] = []
         self._idle: list[_Process] = []
@@ -147,6 +171,8 @@ class _Processes:
             if self._idle:
                 return self._idle.pop()
             if self.spent < _WORTH_SECONDS or len(self._all) >= CORES or CORES < 2:
+                return None
+            if self.died >= _DEATHS:
                 return None
             try:
                 self._all.append(_Process())
@@ -166,6 +192,7 @@ class _Processes:
             if process not in self._all:
                 return True
             self._all.remove(process)
+            self.died += 1
             return False
 
     def stop(self) -> None:
@@ -177,4 +204,6 @@ class _Processes:
 
 
 _processes = _Processes()
-atexit.register(_processes.stop)
+_threads: set[threading.Thread] = set()
+atexit.register(still_at_work, 5)
+atexit.register(_processes.stop)  # first: a thread may wait for one

@@ -135,7 +135,7 @@ class Tensor:
         wide = np.asarray(codes)
         if wide.size and max(int(wide.max()), -int(wide.min())) >= LARGEST_CODE:
             raise InputError(
-                f"{self.name} holds values beyond 2^30 steps", "take a larger step or error"
+                f"{self.name} hold values beyond 2^30 steps", "take a larger step or error"
             )
         return wide_plane(wide, self.rows.repeats, expected, self.seconds)
 

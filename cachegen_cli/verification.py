@@ -20,6 +20,7 @@ from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.measuring import stepped
 from cachegen_cli.model import Model
 from cachegen_cli.parallel import CORES, ahead
+from cachegen_cli.planes import STAGES
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import Prompt
 from cachegen_cli.quantizing import quantized
@@ -57,7 +58,8 @@ def verify(
     check(settings)
     capture = next(captured(source, prompt, progress, capture_options, grid=[settings]))
     settings = stepped(settings, capture)
-    seconds = {"encode_seconds": 0.0, "decode_seconds": 0.0}
+    names = (*STAGES, "encode", "decode")
+    seconds = {f"{name}_seconds": 0.0 for name in names}
     started = time.perf_counter()
     checks, raw, fixed, done = [], 0, 0, 0
     for batch in _batches(units(capture.layers, settings, capture.fingerprint), CORES):
@@ -67,6 +69,9 @@ def verify(
             by_unit.append(_quantized(kv, done, capture, settings))
             done += len(kv.layers)
         trips = _round_trips([tensor for both in by_unit for tensor in both], seconds)
+        for tensor in (tensor for both in by_unit for tensor in both):
+            for stage, took in tensor.seconds.items():
+                seconds[f"{stage}_seconds"] += took
         for kv, both in zip(batch, by_unit, strict=True):
             sizes = [tensor.result() for tensor in both]
             raw += sum(size.raw_bytes for size in sizes)

@@ -21,8 +21,11 @@ def main() -> None:
             answer = True, function(*args)
         except Exception as error:
             answer = False, error
-        pickle.dump(answer, answers, protocol=5)
-        answers.flush()
+        try:
+            pickle.dump(answer, answers, protocol=5)
+            answers.flush()
+        except BrokenPipeError:  # nobody is there any more
+            os._exit(0)
 
 
 if __name__ == "__main__":

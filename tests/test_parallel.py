@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -126,3 +128,55 @@ def test_streams_are_the_same_from_everywhere(processes):
 def test_output_of_libraries_is_no_answer(processes):
     assert in_threads(print, ("noise",)) == [None]
     assert in_threads(np.add, (1, 2)) == [3]
+
+
+def test_a_process_that_dies_in_the_midst_of_an_answer_is_done_without(processes):
+    def kill():
+        while not processes._all:
+            time.sleep(0.001)
+        for _ in range(40):
+            time.sleep(0.01)
+            for process in list(processes._all):
+                process._process.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    found = in_threads(np.arange, *[(2_000_000,)] * 12)
+    killer.join()
+    assert all(len(each) == 2_000_000 and each[-1] == 1_999_999 for each in found)
+
+
+def test_no_more_are_started_where_they_die(processes, monkeypatch):
+    monkeypatch.setattr(parallel.sys, "executable", "/bin/true")
+    assert in_threads(truediv, *[(1, 2)] * 9) == [0.5] * 9
+    assert parallel._DEATHS <= processes.died <= parallel._DEATHS + 1 and not processes._all
+
+
+def test_folders_with_modules_of_the_same_names_change_nothing(processes, tmp_path, monkeypatch):
+    for name in ("numpy.py", "queue.py", "cachegen_cli/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("print('another')\n")
+    monkeypatch.chdir(tmp_path)
+    assert os.getpid() not in in_threads(os.getpid, (), ())
+
+
+def test_an_error_while_threads_work_ends_as_an_error(tmp_path, captured):
+    """Python stops threads at its end, in whatever they do."""
+    from dataclasses import replace
+
+    from made import layer
+
+    from cachegen_cli.device import mx
+    from cachegen_cli.kvcache import make_cache, save_cache
+
+    layers = [layer(300, place=place) for place in range(2)]
+    broken = mx.array(np.where(np.arange(64) == 3, np.inf, np.array(layers[1].values)))
+    layers[1] = replace(layers[1], values=broken.astype(mx.float16))
+    path = tmp_path / "inf.safetensors"
+    save_cache(path, make_cache(layers), {})
+    for scheme in ("mlx", "uniform", "group") * 2:
+        command = [sys.executable, "-m", "cachegen_cli", "pack", "--scheme", scheme]
+        command += ["--prompt-cache-file", path, "-o", tmp_path / "x.cgkv"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 2), done.stderr
+        assert not list(tmp_path.glob("*.cgkv"))

@@ -124,6 +124,7 @@ def test_every_run_can_be_profiled(cachegen, llama, command):
     more = ("--schemes", "group,exact") if command == "compare" else ()
     done = cachegen(command, "--model", llama, "-p", "abc def ghi " * 6, *more, "--profile-run")
     assert done.code == 0 and "peak memory: " in done.err
+    assert "\n  quantize" in done.err and "\n  code" in done.err
 
 
 def test_stages_are_measured_without_being_asked_for(captured):
