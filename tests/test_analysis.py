@@ -113,7 +113,8 @@ def test_run_says_what_was_measured(captured, result):
     assert prompt.tokens == prompt.tokens_given == 105
     assert result.measurement.layers[0].tokens == 105
     assert result.measurement.settings == Settings()
-    assert result.run.timing.keys() == {"load_seconds", "prefill_seconds", "analysis_seconds"}
+    stages = ("load", "prefill", "analysis", "quantize", "count", "code")
+    assert result.run.timing.keys() == {f"{stage}_seconds" for stage in stages}
 
 
 def test_cut_prompt(llama):
