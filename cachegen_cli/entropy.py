@@ -10,6 +10,7 @@ two, in float64. Cost and memory hardly depend on the alphabet: nothing is one-h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -161,29 +162,50 @@ def channel_histograms(codes: npt.NDArray[np.uint8], bits: int) -> Histograms:
     """
     heads, dim, tokens = codes.shape
     alphabet = 1 << bits
-    width = (
-        3 * alphabet - 1
-    )  # a channel's bins: alphabet raw ones, then 2 * alphabet - 1 for deltas
+    # a channel's bins: alphabet raw ones, then 2 * alphabet - 1 for deltas
+    width = 3 * alphabet - 1
+
+    def bins(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint16]:
+        found = np.empty((2, *rows.shape), np.uint16)
+        found[0] = rows
+        delta = found[1]
+        delta[:, :1] = rows[:, :1]
+        np.subtract(rows[:, 1:], rows[:, :-1], out=delta[:, 1:], dtype=np.uint16)
+        delta += np.uint16(2 * alphabet - 1)  # a negative delta wrapped around and comes back
+        return found
+
     lanes = _LANES if bits <= _NARROW_BITS else 1
-    counts = np.zeros((heads * dim, width), np.int32)
+    counts = counts_by_channel(codes.reshape(heads * dim, tokens), width, lanes, bins)
+    by_head = counts.reshape(heads, dim, width)
+    return Histograms(by_head[..., :alphabet], by_head[..., alphabet:], bits)
+
+
+def counts_by_channel(
+    channels: npt.NDArray[np.uint8],
+    width: int,
+    lanes: int,
+    bins: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.uint16]],
+) -> Counts:
+    """[C, width] counts, a block of channels [C, T] at a time.
+
+    Args:
+        width: bins of a channel.
+        lanes: over which each channel's tokens are spread, where few bins have many hits.
+        bins: of the channels of a block [n, T], the bins of whatever is counted [k, n, symbols].
+    """
+    n, tokens = channels.shape
+    counts = np.zeros((n, width), np.int32)
     block = max(1, min(_BLOCK_BINS // (lanes * width), _BLOCK_SYMBOLS // max(tokens, 1)))
     lane = np.arange(block)[:, None] * lanes + np.arange(tokens) % lanes
     base = (lane * width).astype(np.uint16)
-    delta_base = base + np.uint16(2 * alphabet - 1)
-    symbols = np.empty((2, block, tokens), np.uint16)
-    channels = codes.reshape(heads * dim, tokens)
-    for start in range(0, heads * dim, block):
+    for start in range(0, n, block):
         rows = channels[start : start + block]
-        raw, delta = symbols[0, : len(rows)], symbols[1, : len(rows)]
-        np.add(rows, base[: len(rows)], out=raw)
-        delta[:, :1] = rows[:, :1]
-        np.subtract(rows[:, 1:], rows[:, :-1], out=delta[:, 1:], dtype=np.uint16)
-        delta += delta_base[: len(rows)]  # a negative delta wraps around and comes back
-        found = np.bincount(symbols[:, : len(rows)].ravel(), minlength=len(rows) * lanes * width)
-        by_lane = found.reshape(len(rows), lanes, width)
+        found = bins(rows)
+        found += base[: len(rows), : found.shape[2]]
+        by_bin = np.bincount(found.ravel(), minlength=len(rows) * lanes * width)
+        by_lane = by_bin.reshape(len(rows), lanes, width)
         counts[start : start + block] = by_lane[:, 0] if lanes == 1 else by_lane.sum(axis=1)
-    by_head = counts.reshape(heads, dim, width)
-    return Histograms(by_head[..., :alphabet], by_head[..., alphabet:], bits)
+    return counts
 
 
 def estimates(histograms: Histograms, head_parameter_bytes: int) -> Estimates:

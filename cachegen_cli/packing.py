@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cachegen_cli.captures import Capture
-from cachegen_cli.coding.choosing import HEADER_BYTES
 from cachegen_cli.coding.container import CLASSES, TENSORS, Writer
+from cachegen_cli.coding.framing import HEADER_BYTES
 from cachegen_cli.coding.sections import Section
 from cachegen_cli.coding.streams import split
 from cachegen_cli.errors import InputError, UsageError

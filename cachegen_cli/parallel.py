@@ -35,10 +35,10 @@ def ahead(jobs: Iterable[Callable[[], T]], workers: int = 1) -> Iterator[T]:
     exception, theirs or the caller's, ends the rest and what runs in processes.
     """
     waiting: deque[Future[T]] = deque()
-    todo: SimpleQueue[tuple[Future[T], Callable[[], T]] | None] = SimpleQueue()
+    tasks: SimpleQueue[tuple[Future[T], Callable[[], T]] | None] = SimpleQueue()
     for _ in range(workers):
         # daemons, since an interrupted run does not wait for what they do
-        thread = threading.Thread(target=_work, args=(todo,), daemon=True)
+        thread = threading.Thread(target=_work, args=(tasks,), daemon=True)
         _threads.add(thread)
         thread.start()
     try:
@@ -46,7 +46,7 @@ def ahead(jobs: Iterable[Callable[[], T]], workers: int = 1) -> Iterator[T]:
             if len(waiting) >= workers:
                 yield waiting.popleft().result()
             waiting.append(Future())
-            todo.put((waiting[-1], job))
+            tasks.put((waiting[-1], job))
             del job
         while waiting:
             yield waiting.popleft().result()
@@ -55,12 +55,12 @@ def ahead(jobs: Iterable[Callable[[], T]], workers: int = 1) -> Iterator[T]:
         if unfinished:
             _processes.stop()
         for _ in range(workers):
-            todo.put(None)
+            tasks.put(None)
 
 
-def _work(todo: SimpleQueue[tuple[Future[T], Callable[[], T]] | None]) -> None:
+def _work(tasks: SimpleQueue[tuple[Future[T], Callable[[], T]] | None]) -> None:
     """Do jobs until there are none."""
-    while (task := todo.get()) is not None:
+    while (task := tasks.get()) is not None:
         future, job = task
         if future.set_running_or_notify_cancel():
             try:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.coding.adaptive import Adaptive
-from cachegen_cli.coding.choosing import HEADER_BYTES, chosen
+from cachegen_cli.coding.choosing import chosen
 from cachegen_cli.coding.counts import Counts, host_counts
+from cachegen_cli.coding.framing import HEADER_BYTES
 from cachegen_cli.coding.repeats import Repeats
 from cachegen_cli.coding.streams import encode, encode_wide, width_of
 from cachegen_cli.device import mx

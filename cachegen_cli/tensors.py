@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cachegen_cli.coding.choosing import HEADER_BYTES
 from cachegen_cli.coding.counts import Counts, DeviceCounts
+from cachegen_cli.coding.framing import HEADER_BYTES
 from cachegen_cli.coding.sections import SECTION_BYTES, Section
 from cachegen_cli.details import detail_of
 from cachegen_cli.device import Paced, fused, mx, on_cpu

@@ -61,19 +61,20 @@ def verify(
     names = (*STAGES, "encode", "decode")
     seconds = {f"{name}_seconds": 0.0 for name in names}
     started = time.perf_counter()
-    checks, raw, fixed, done = [], 0, 0, 0
+    checks, raw, fixed, done, n_layers = [], 0, 0, 0, len(capture.layers)
     for batch in _batches(units(capture.layers, settings, capture.fingerprint), CORES):
-        progress("verify", done, len(capture.layers))
+        progress("verify", done, n_layers)
         by_unit = []
         for kv in batch:
-            by_unit.append(_quantized(kv, done, capture, settings))
+            both = quantized(kv, done, n_layers, settings, capture.context, restored=True)
+            by_unit.append((kv, both, list(ahead((each.result for each in both), CORES))))
             done += len(kv.layers)
-        trips = _round_trips([tensor for both in by_unit for tensor in both], seconds)
-        for tensor in (tensor for both in by_unit for tensor in both):
+        tensors = [tensor for _, both, _ in by_unit for tensor in both]
+        trips = _round_trips(tensors, seconds)
+        for tensor in tensors:
             for stage, took in tensor.seconds.items():
                 seconds[f"{stage}_seconds"] += took
-        for kv, both in zip(batch, by_unit, strict=True):
-            sizes = [tensor.result() for tensor in both]
+        for kv, both, sizes in by_unit:
             raw += sum(size.raw_bytes for size in sizes)
             fixed += sum(size.fixed_bytes for size in sizes)
             checks.append(_check(kv, both, sizes, [trips[tensor.name] for tensor in both]))
@@ -90,15 +91,6 @@ def _batches(items: Iterable[LayerKV], size: int) -> Iterator[list[LayerKV]]:
     items = iter(items)
     while batch := list(islice(items, size)):
         yield batch
-
-
-def _quantized(kv: LayerKV, place: int, capture: Capture, settings: Settings) -> list[Tensor]:
-    """A unit's tensors with their values, their symbol models chosen."""
-    n_layers = len(capture.layers)
-    found = quantized(kv, place, n_layers, settings, capture.context, restored=True)
-    for _ in ahead((tensor.result for tensor in found), CORES):
-        pass
-    return found
 
 
 def _check(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cachegen_cli import InputError, UsageError
 from cachegen_cli.coding import choose, decode, encode
 from cachegen_cli.coding.blocks import block_length, join, split
-from cachegen_cli.coding.choosing import HEADER_BYTES
 from cachegen_cli.coding.counts import host_counts, segment_blocks
+from cachegen_cli.coding.framing import HEADER_BYTES
 from cachegen_cli.coding.models import MODELS
 from cachegen_cli.coding.ranges import code_length
 from cachegen_cli.coding.sections import Section, read_parameters, write_parameters

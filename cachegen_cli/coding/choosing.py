@@ -12,6 +12,7 @@ import numpy.typing as npt
 from cachegen_cli.coding.context import Context
 from cachegen_cli.coding.counts import Counts, host_counts
 from cachegen_cli.coding.fits import Fit
+from cachegen_cli.coding.framing import HEADER_BYTES
 from cachegen_cli.coding.models import MODELS, Calibrated, Channel, Plain, Pooled, Shape
 from cachegen_cli.coding.statistics import Statistics, statistics
 from cachegen_cli.errors import UsageError
@@ -19,7 +20,6 @@ from cachegen_cli.errors import UsageError
 Codes = npt.NDArray[np.uint8]
 Frequencies = npt.NDArray[np.int64]
 
-HEADER_BYTES = 24  # before a stream's tables and payload
 _KINDS: tuple[Any, ...] = (Pooled, Context, Channel, Shape)  # from the cheapest to fit on
 
 

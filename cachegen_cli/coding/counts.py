@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from cachegen_cli.coding.blocks import SIZES, block_length
 from cachegen_cli.device import Paced, mx
-from cachegen_cli.entropy import Histograms, channel_histograms
+from cachegen_cli.entropy import Histograms, channel_histograms, counts_by_channel
 
 Pairs = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint8]
@@ -24,7 +24,7 @@ Codes = npt.NDArray[np.uint8]
 MIN_LANES = 4096
 MIN_SEGMENT = 32  # tokens at least; a segment's first symbol is coded without context
 NARROW_BITS = 4
-_BLOCK_SYMBOLS, _BLOCK_BINS = 1 << 16, 1 << 14  # of one np.bincount: what a CPU's caches hold
+_BLOCK_SYMBOLS = 1 << 16  # of one np.bincount: what a CPU's caches hold
 # few bins that many hit stall a CPU on its own stores and a GPU on its atomics
 _TOKENS_A_PAIR = 2  # from which on adding up a channel's pairs costs less than counting twice
 _LANES = 4
@@ -125,22 +125,15 @@ def _completed(
 
 def _pairs_by_channel(channels: Codes, bits: int) -> npt.NDArray[np.int32]:
     """[C, 2^bits, 2^bits] counts of (previous, current) codes."""
-    size = 1 << 2 * bits
-    lanes = _LANES if bits < NARROW_BITS else 1
-    n, tokens = len(channels), channels.shape[1] - 1
-    counts = np.empty((n, size), np.int32)
-    block = max(1, min(_BLOCK_BINS // (lanes * size), _BLOCK_SYMBOLS // max(tokens, 1)))
-    lane = np.arange(block)[:, None] * lanes + np.arange(tokens) % lanes
-    base = (lane * size).astype(np.uint16)
-    index = np.empty((block, tokens), np.uint16)
-    for start in range(0, n, block):
-        rows = channels[start : start + block]
+
+    def pairs(rows: Codes) -> npt.NDArray[np.uint16]:
         pair = rows[:, :-1] << bits
         pair |= rows[:, 1:]
-        np.add(base[: len(rows)], pair, out=index[: len(rows)])
-        found = np.bincount(index[: len(rows)].ravel(), minlength=len(rows) * lanes * size)
-        counts[start : start + block] = found.reshape(len(rows), lanes, size).sum(axis=1)
-    return counts.reshape(n, 1 << bits, 1 << bits)
+        return pair[None].astype(np.uint16)
+
+    lanes = _LANES if bits < NARROW_BITS else 1
+    counts = counts_by_channel(channels, 1 << 2 * bits, lanes, pairs)
+    return counts.reshape(-1, 1 << bits, 1 << bits)
 
 
 def _diagonals(by_channel: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.coding.adaptive import Adaptive, decode_adaptive
-from cachegen_cli.coding.choosing import HEADER_BYTES, Choice, choose
+from cachegen_cli.coding.choosing import Choice, choose
+from cachegen_cli.coding.framing import HEADER, HEADER_BYTES
 from cachegen_cli.coding.models import MODELS, Calibrated
 from cachegen_cli.coding.repeats import Repeats
 from cachegen_cli.coding.statistics import symbols_of
@@ -21,8 +22,6 @@ from cachegen_cli.errors import InputError
 Codes = npt.NDArray[np.uint8]
 Frequencies = npt.NDArray[np.int64]
 
-# version, model, delta, bits, channels, tokens, low, symbols, table bytes, payload bytes
-_HEADER = struct.Struct("<BBBBIIhHII")
 VERSION = 1
 MAX_TOKENS = 1 << 24
 MAX_ELEMENTS = 1 << 31
@@ -34,7 +33,7 @@ def claims(data: bytes) -> tuple[int, int, int]:
     """(code width, channels, tokens) that a stream's header claims; zeros if there is none."""
     if len(data) < HEADER_BYTES:
         return 0, 0, 0
-    bits, channels, tokens = _HEADER.unpack_from(data)[3:6]
+    bits, channels, tokens = HEADER.unpack_from(data)[3:6]
     return bits, channels, tokens
 
 
@@ -48,7 +47,7 @@ def split(data: bytes, n: int) -> list[bytes]:
     for _ in range(n):
         if len(data) < HEADER_BYTES:
             break
-        *_, table_bytes, payload_bytes = _HEADER.unpack_from(data)
+        *_, table_bytes, payload_bytes = HEADER.unpack_from(data)
         length = HEADER_BYTES + table_bytes + payload_bytes
         found.append(data[:length])
         data = data[length:]
@@ -81,7 +80,7 @@ def encode(
     symbols = symbols_of(codes, fit.delta) - fit.low
     tables = fit.tables()
     payload = fit.payload(symbols) if codes.size else b""
-    head = _HEADER.pack(
+    head = HEADER.pack(
         VERSION, _NUMBERS[fit.name], fit.delta, bits, *choice.shape,
         fit.low, fit.n_symbols, len(tables), len(payload),
     )  # fmt: skip
@@ -91,7 +90,7 @@ def encode(
 def encode_wide(codes: npt.NDArray[np.int32], fit: Adaptive) -> bytes:
     """Code [C, T] codes of any size under the adaptive model that was fitted to them."""
     payload = fit.payload(codes) if codes.size else b""
-    return _HEADER.pack(
+    return HEADER.pack(
         VERSION, _NUMBERS[fit.name], 0, width_of(codes), *codes.shape, 0, 2, 0, len(payload)
     ) + payload  # fmt: skip
 
@@ -113,7 +112,7 @@ def decode_wide(
         InputError: the bytes are no such stream.
     """
     try:
-        version, number, _, _, claimed, tokens, _, _, _, length = _HEADER.unpack_from(data)
+        version, number, _, _, claimed, tokens, _, _, _, length = HEADER.unpack_from(data)
         if (version, number) != (VERSION, _NUMBERS[Adaptive.name]):
             raise ValueError("it is not of the adaptive model")
         if len(data) != HEADER_BYTES + length or length % 4:
@@ -147,7 +146,7 @@ def decode(data: bytes, expected: Frequencies | None = None) -> Codes:
 
 def _decode(data: bytes, expected: Frequencies | None) -> Codes:
     version, number, delta, bits, channels, tokens, low, n, table_bytes, payload_bytes = (
-        _HEADER.unpack_from(data)
+        HEADER.unpack_from(data)
     )
     name = _NAMES.get(number, "")
     known = name in MODELS or name == Calibrated.name

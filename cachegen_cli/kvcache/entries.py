@@ -43,13 +43,12 @@ def read_cache(
     layers: list[LayerKV] = []
     skipped: list[Skipped] = []
     for index, entry in enumerate(cache):
-        for found in read_entry(index, entry, dtype):
-            if isinstance(found, LayerKV):
-                layers.append(found)
-            else:
-                skipped.append(found)
+        parts = read_entry(index, entry, dtype)
+        here = [part for part in parts if isinstance(part, LayerKV)]
+        layers += here
+        skipped += [part for part in parts if isinstance(part, Skipped)]
         if free:
-            mx.eval([(kv.keys, kv.values) for kv in layers])
+            mx.eval([(kv.keys, kv.values) for kv in here])
             _forget(entry)
     layers, placeholders = assign_roles(layers, ranks)
     mx.eval([(kv.keys, kv.values) for kv in layers])
