@@ -20,7 +20,7 @@ if sys.platform == "linux" and "mlx.core" not in sys.modules:
 
 import mlx.core as mx
 
-__all__ = ["Paced", "device_name", "fused", "mx", "on_cpu"]
+__all__ = ["device_name", "fused", "mx", "on_cpu", "on_cuda", "start"]
 
 
 def device_name() -> str:
@@ -33,19 +33,25 @@ def on_cpu() -> bool:
     return mx.default_device().type == mx.DeviceType.cpu
 
 
-class Paced:
-    """Evaluates groups of arrays one after the other: the device works on one while the next is
-    described, but never on two, so that memory stays small.
+def on_cuda() -> bool:
+    """Whether MLX computes on an NVIDIA GPU, by CUDA."""
+    return not on_cpu() and mx.cuda.is_available()
+
+
+_begun: list[mx.array] = []
+
+
+def start(arrays: list[mx.array]) -> None:
+    """Wait for what was started before, and begin to evaluate these.
+
+    So the device works on one group of arrays while the next is described, but never holds the
+    temporaries of two: a CPU lets go of them once one of the group's arrays is waited for, a
+    GPU once all its work is.
     """
-
-    def __init__(self) -> None:
-        self._begun: list[Any] = []
-
-    def start(self, arrays: list[Any]) -> None:
-        """Wait for the arrays before, and begin to evaluate these."""
-        mx.eval(self._begun)
-        mx.async_eval(arrays)  # type: ignore[no-untyped-call]
-        self._begun = arrays
+    mx.eval(_begun)
+    mx.synchronize()
+    mx.async_eval(arrays)  # type: ignore[no-untyped-call]
+    _begun[:] = [min(arrays, key=lambda array: array.nbytes)]
 
 
 @cache

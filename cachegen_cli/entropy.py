@@ -51,14 +51,29 @@ class Histograms:
     bits: int
 
     @cached_property
+    def tokens(self) -> int:
+        """Codes of a channel, and as many deltas."""
+        return int(self.raw[0, 0].sum()) if self.raw.size else 0
+
+    @cached_property
+    def raw_pooled(self) -> npt.NDArray[np.int64]:
+        """[G, 2^bits] counts in all channels of a head."""
+        return self.raw.sum(axis=1, dtype=np.int64)
+
+    @cached_property
+    def delta_pooled(self) -> npt.NDArray[np.int64]:
+        """[G, 2^(bits+1) - 1] counts of token deltas likewise."""
+        return self.delta.sum(axis=1, dtype=np.int64)
+
+    @cached_property
     def raw_bits(self) -> Floats:
         """[G, D] bits of ideal coding of each channel's codes."""
-        return information(self.raw, self.raw.sum(axis=-1, dtype=np.int64))
+        return information(self.raw, self.tokens)
 
     @cached_property
     def delta_bits(self) -> Floats:
         """[G, D] bits of ideal coding of each channel's token deltas."""
-        return information(self.delta, self.delta.sum(axis=-1, dtype=np.int64))
+        return information(self.delta, self.tokens)
 
 
 class Estimates(NamedTuple):
@@ -211,23 +226,21 @@ def counts_by_channel(
 def estimates(histograms: Histograms, head_parameter_bytes: int) -> Estimates:
     """All four estimates of each head from its two histograms."""
 
-    def by_head(bits: Floats, n_symbols: npt.NDArray[np.int64]) -> list[int]:
-        found = np.minimum(bits, n_symbols * histograms.bits).sum(axis=-1)
+    tokens, dim = histograms.tokens, histograms.raw.shape[1]
+
+    def by_head(bits: Floats) -> list[int]:
+        found = np.minimum(bits, tokens * dim // bits.shape[1] * histograms.bits).sum(axis=1)
         # rounded first, so that float noise never adds a byte
         return [ceil(round(b, 6) / 8) + head_parameter_bytes for b in found.tolist()]
 
-    def pooled(counts: Counts) -> list[int]:
-        whole = counts.sum(axis=1, keepdims=True, dtype=np.int64)
-        n_symbols = whole.sum(axis=-1)
-        return by_head(information(whole, n_symbols), n_symbols)
+    def pooled(counts: npt.NDArray[np.int64]) -> list[int]:
+        return by_head(information(counts, tokens * dim)[:, None])
 
-    raw, delta = histograms.raw, histograms.delta
-    n_symbols = raw.sum(axis=-1, dtype=np.int64)  # as many as deltas
     return Estimates(
-        by_head(histograms.raw_bits, n_symbols),
-        pooled(raw),
-        by_head(histograms.delta_bits, n_symbols),
-        pooled(delta),
+        by_head(histograms.raw_bits),
+        pooled(histograms.raw_pooled),
+        by_head(histograms.delta_bits),
+        pooled(histograms.delta_pooled),
     )
 
 
@@ -257,9 +270,11 @@ def row_information(rows: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
 
 
 def information(
-    counts: npt.NDArray[np.integer], n_symbols: npt.NDArray[np.integer]
+    counts: npt.NDArray[np.integer], n_symbols: npt.NDArray[np.integer] | int
 ) -> npt.NDArray[np.float64]:
-    """Bits that ideal coding of n_symbols [...] takes whose counts are [..., K]: [...]."""
+    """Bits that ideal coding of n_symbols [...], or as many each, takes whose counts are
+    [..., K]: [...].
+    """
     peak = int(counts.max(initial=0))
     # a table of c log2 c costs less than that many logarithms, unless the counts are huge
     table = _x_log2_x(np.arange(peak + 1)) if peak < counts.size else None
@@ -270,7 +285,9 @@ def information(
         part = rows[start : start + block]
         terms = _x_log2_x(part) if table is None else table.take(part)
         sums[start : start + block] = terms.sum(axis=-1)
-    bits: npt.NDArray[np.float64] = _x_log2_x(n_symbols) - sums.reshape(counts.shape[:-1])
+    bits: npt.NDArray[np.float64] = _x_log2_x(np.asarray(n_symbols)) - sums.reshape(
+        counts.shape[:-1]
+    )
     return bits
 
 

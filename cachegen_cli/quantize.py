@@ -18,7 +18,7 @@ from __future__ import annotations
 from numbers import Integral
 from typing import NamedTuple
 
-from cachegen_cli.device import mx
+from cachegen_cli.device import mx, on_cpu
 from cachegen_cli.errors import UsageError
 
 MIN_BITS, MAX_BITS = 1, 8
@@ -78,21 +78,22 @@ def quantize_to_codes_batched(
     zero, top = ranges or group_ranges(x, group_size)
     levels = 2**bits - 1
     scale = mx.maximum((top - zero) / levels, MIN_STEP)
-    codes = mx.clip(mx.round((_groups(x, group_size) - zero) / scale), 0, levels)
+    codes = mx.clip(mx.round((grouped(x, group_size).astype(mx.float32) - zero) / scale), 0, levels)
     return CodeStream(codes, scale, zero, x.shape[1], bits)
 
 
 def group_ranges(x: mx.array, group_size: int) -> tuple[mx.array, mx.array]:
     """Minimum and maximum [G, n_groups, 1, D] float32 of the groups of [G, N, D]."""
-    groups = _groups(x, group_size)
-    return groups.min(axis=2, keepdims=True), groups.max(axis=2, keepdims=True)
+    # a CPU compares 16-bit numbers slowly; a GPU need not widen them all
+    groups = grouped(x.astype(mx.float32) if on_cpu() else x, group_size)
+    low, top = groups.min(axis=2, keepdims=True), groups.max(axis=2, keepdims=True)
+    return low.astype(mx.float32), top.astype(mx.float32)
 
 
-def _groups(x: mx.array, group_size: int) -> mx.array:
-    """[G, N, D] as float32 [G, n_groups, group_size, D], padded with its last row."""
+def grouped(x: mx.array, group_size: int) -> mx.array:
+    """[G, N, D] as [G, n_groups, group_size, D], padded with its last row."""
     heads, n_rows, dim = x.shape
     n_groups = -(-n_rows // group_size)
-    x = x.astype(mx.float32)
     if padding := n_groups * group_size - n_rows:
         last = mx.broadcast_to(x[:, -1:], (heads, padding, dim))
         x = mx.concatenate([x, last], axis=1)
@@ -107,9 +108,7 @@ def dequant_codes(stream: CodeStream) -> mx.array:
 def dequant_codes_batched(stream: CodeStream) -> mx.array:
     """Reconstruct [G, n_rows, D] float16 from a batched stream."""
     _check_rank(stream.codes, 4, "[G, n_groups, group_size, D]")
-    heads, n_groups, group_size, dim = stream.codes.shape
-    x = stream.codes * stream.scale + stream.zero
-    return x.reshape(heads, n_groups * group_size, dim)[:, : stream.n_rows].astype(mx.float16)
+    return ungrouped(stream.codes * stream.scale + stream.zero, stream.n_rows).astype(mx.float16)
 
 
 def cachegen_quant_dequant(x: mx.array, bits: int, group_size: int = 32) -> mx.array:
@@ -148,10 +147,19 @@ def stored_parameters(
 
 def restore(stream: CodeStream, wide: mx.array | None = None) -> mx.array:
     """[G, n_rows, D] float32 from the codes of a batched stream and its `stored_parameters`."""
-    heads, n_groups, group_size, dim = stream.codes.shape
+    return ungrouped(restored_groups(stream, wide), stream.n_rows)
+
+
+def restored_groups(stream: CodeStream, wide: mx.array | None = None) -> mx.array:
+    """As `restore`, by group and with padding: [G, n_groups, group_size, D]."""
     scale, zero = stored_parameters(stream, wide)
-    x = stream.codes * scale + zero
-    return x.reshape(heads, n_groups * group_size, dim)[:, : stream.n_rows]
+    return stream.codes * scale + zero
+
+
+def ungrouped(groups: mx.array, n_rows: int) -> mx.array:
+    """The first rows [G, n_rows, D] of [G, n_groups, group_size, D]."""
+    heads, n_groups, group_size, dim = groups.shape
+    return groups.reshape(heads, n_groups * group_size, dim)[:, :n_rows]
 
 
 def parameter_bytes(stream: CodeStream) -> int:

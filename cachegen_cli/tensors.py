@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from cachegen_cli.coding.counts import Counts, DeviceCounts
+from cachegen_cli.coding.counts import Counts
+from cachegen_cli.coding.device_counts import DeviceCounts
 from cachegen_cli.coding.framing import HEADER_BYTES
 from cachegen_cli.coding.sections import SECTION_BYTES, Section
 from cachegen_cli.details import detail_of
-from cachegen_cli.device import Paced, fused, mx, on_cpu
+from cachegen_cli.device import fused, mx, on_cpu, start
 from cachegen_cli.entropy import Estimates
 from cachegen_cli.errors import InputError
 from cachegen_cli.planes import STAGES, Plane, channels_of, narrow_plane, wide_plane
@@ -21,7 +22,7 @@ from cachegen_cli.results.detail import Detail
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.sizes import Bytes, TensorResult
 from cachegen_cli.schemes import Scheme, code_shape, expected_of, to_header
-from cachegen_cli.schemes.base import LARGEST_CODE, Parameters
+from cachegen_cli.schemes.base import LARGEST_CODE, Parameters, squared_error
 from cachegen_cli.schemes.base import Plane as CodedPlane
 from cachegen_cli.values import Values, summed
 
@@ -62,32 +63,36 @@ class Tensor:
         quantized = time.perf_counter()
         if not on_cpu():
             self._counting = [DeviceCounts(*plane) if plane.bits else None for plane in self._codes]
+            if not self._keep and all(self._counting):  # a GPU is done with them soon
+                self._codes = [CodedPlane(None, bits) for _, bits in self._codes]
         took = quantized - started, time.perf_counter() - quantized, 0.0
         self.seconds = dict(zip(STAGES, took, strict=True))
 
     def _quantize(self, values: Values, restored: bool) -> None:
         scheme = self.scheme.fitted(values.middle, values.rows)
         planes, parameters, middles = [], [], list[mx.array]()
-        device = Paced()
         for block in values.blocks(scheme.tokens_together):
             coded = scheme.code(*block)
-            error = fused(_squared_error)(coded.restored, block.x)
+            error = coded.error
+            if error is None or restored:
+                error = fused(squared_error)(coded.restored, block.x)
             if restored:
                 middles.append(coded.restored.astype(block.x.dtype))
-            device.start([error, *coded.arrays, *middles[-1:]])
+            start([error, *coded.arrays, *middles[-1:]])
             self._errors.append(error)
             planes.append(coded.planes)
             parameters.append(coded.parameters)
         self.parameters = type(parameters[0]).joined(parameters)
-        by_plane, rest = list(zip(*planes, strict=True)), self.parameters.arrays
-        planes.clear()
         if restored:
             self.middle = mx.concatenate(middles, axis=1)
-            rest = [*rest, self.middle]
+        if len(planes) == 1:  # already begun
+            self._codes = planes[0]
+            return
+        by_plane = list(zip(*planes, strict=True))
+        planes.clear()
         while by_plane:
             self._codes.append(_joined(by_plane.pop(0)))
-            device.start([self._codes[-1].codes, *rest])
-            rest = []
+            start([self._codes[-1].codes])
 
     def settle(self) -> Tensor:
         """Wait for MLX and take what it found to the host.
@@ -98,13 +103,13 @@ class Tensor:
         started = time.perf_counter()
         self._values.check()
         wanted = self.parameters.arrays if self.parameters else []
-        mx.eval(wanted, self._errors, self.middle, [codes for codes, _ in self._codes])
+        codes = [plane.codes for plane in self._codes if plane.codes is not None]
+        mx.eval(wanted, self._errors, self.middle, codes)
         self.signal, self.error = self._values.signal, summed(self._errors)
+        del self._values
         settled = time.perf_counter()
         self._counts = [counting.read() if counting else None for counting in self._counting]
         self._counting = []
-        if not self._keep and all(self._counts):
-            self._codes = [CodedPlane(None, bits) for _, bits in self._codes]
         self.seconds["quantize"] += settled - started
         self.seconds["count"] += time.perf_counter() - settled
         return self
@@ -221,15 +226,8 @@ class Tensor:
         return Section(b"".join(streams), parameters, kept, wide)
 
 
-def _squared_error(restored: mx.array, x: mx.array) -> mx.array:
-    """Sums over tokens, [H, D]."""
-    return mx.square(restored.astype(mx.float32) - x).sum(axis=1)
-
-
 def _joined(blocks: tuple[CodedPlane, ...]) -> CodedPlane:
     """A tensor's codes from those of its blocks of tokens."""
-    if len(blocks) == 1:
-        return blocks[0]
     return CodedPlane(mx.concatenate([block.codes for block in blocks], axis=2), blocks[0].bits)
 
 

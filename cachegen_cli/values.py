@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cachegen_cli.device import Paced, fused, mx, on_cpu
+from cachegen_cli.device import fused, mx, on_cpu, start
 from cachegen_cli.errors import InputError
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import Shared
@@ -53,10 +53,10 @@ class Values:
         self.middle = x[:, self.first : self.tokens - last]
         self.rows = rows.cut(self.first, last)
         self._blocks: dict[int, list[Block]] = {}
-        self._x, self._energies, device = x, list[mx.array](), Paced()
-        for start, end in _spans(x.shape, 1):
-            self._energies.append(fused(_energy)(x[:, start:end]))
-            device.start([self._energies[-1], self.kept])
+        self._x, self._energies = x, list[mx.array]()
+        for first, end in _spans(x.shape, 1):
+            self._energies.append(fused(_energy)(x[:, first:end]))
+            start([self._energies[-1], self.kept])
 
     @cached_property
     def signal(self) -> float:
@@ -77,8 +77,8 @@ class Values:
         if together not in self._blocks:
             n = self.middle.shape[1]
             self._blocks[together] = [
-                Block(self.middle[:, start:end], self.rows.cut(start, n - end), {})
-                for start, end in _spans(self.middle.shape, together)
+                Block(self.middle[:, first:end], self.rows.cut(first, n - end), {})
+                for first, end in _spans(self.middle.shape, together)
             ]
         return self._blocks[together]
 
@@ -91,7 +91,7 @@ def _spans(shape: tuple[int, ...], together: int) -> list[tuple[int, int]]:
     )
     size = elements // max(heads * dim, 1)
     step = max(size // together * together, together) if together else max(tokens, 1)
-    return [(start, min(start + step, tokens)) for start in range(0, tokens, step)]
+    return [(first, min(first + step, tokens)) for first in range(0, tokens, step)]
 
 
 def summed(parts: list[mx.array]) -> float:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from cachegen_cli.device import mx, on_cpu
 
-from cachegen_cli.coding.counts import DeviceCounts, edge_places, host_counts, segment_starts  # isort: skip
+from cachegen_cli.coding.counts import edge_places, host_counts, segment_starts  # isort: skip
+from cachegen_cli.coding import device_counts
+from cachegen_cli.coding.device_counts import DeviceCounts
 from cachegen_cli.coding.statistics import statistics, symbols_of
 from cachegen_cli.quantizing import quantized
 from cachegen_cli.results.settings import Settings
@@ -44,11 +46,14 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("heads", "dim", "tokens", "bits"), SHAPES)
-def test_counts_are_those_of_counting_one_by_one(heads, dim, tokens, bits):
+def test_counts_are_those_of_counting_one_by_one(heads, dim, tokens, bits, monkeypatch):
     codes = codes_of(heads, dim, tokens, bits)
     channels, top = codes.reshape(-1, tokens), 2**bits - 1
     deltas = symbols_of(channels, True)
-    for counts in (host_counts(codes, bits), DeviceCounts(mx.array(codes), bits).read()):
+    ways = [host_counts(codes, bits), DeviceCounts(mx.array(codes), bits).read()]
+    monkeypatch.setattr(device_counts, "_kernel", lambda n: None)  # on CUDA scatter-adds, too
+    ways.append(DeviceCounts(mx.array(codes), bits).read())
+    for counts in ways:
         found = counts.histograms
         for channel, (raw, delta) in enumerate(
             zip(found.raw.reshape(len(channels), -1), found.delta.reshape(len(channels), -1),
@@ -90,6 +95,22 @@ def test_host_and_device_count_alike(bits, heads, dim, tokens, seed):
         assert (mine.channel == other.channel).all() and (mine.first == other.first).all()
         assert (mine.pairs is None) == (other.pairs is None)
         assert mine.pairs is None or (mine.pairs == other.pairs).all()
+
+
+def test_where_the_kernel_cannot_be_compiled_scatter_adds_count(monkeypatch):
+    codes = codes_of(2, 8, 300, 4)
+    monkeypatch.setattr(device_counts, "on_cuda", lambda: True)
+
+    def broken(*args):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(mx.fast, "cuda_kernel", broken)
+    device_counts._kernel.cache_clear()
+    try:
+        found = DeviceCounts(mx.array(codes), 4).read()
+    finally:
+        device_counts._kernel.cache_clear()
+    assert (found.histograms.raw == host_counts(codes, 4).histograms.raw).all()
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 5), (2, 0, 5), (2, 3, 0)])

@@ -20,7 +20,7 @@ from cachegen_cli.errors import UsageError
 Codes = npt.NDArray[np.uint8]
 Frequencies = npt.NDArray[np.int64]
 
-_KINDS: tuple[Any, ...] = (Pooled, Context, Channel, Shape)  # from the cheapest to fit on
+_KINDS: tuple[Any, ...] = (Context, Pooled, Channel, Shape)  # those first that spare fitting others
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,9 @@ def chosen(
         ways = [
             way for way in statistics(counts) if delta == "auto" or (delta == "on") == way.delta
         ]
+        kinds = [kind for kind in _KINDS if model in ("auto", kind.name)]
         for stats in sorted(ways, key=lambda s: s.ideal_bytes):
-            for kind in _KINDS:
-                if model not in ("auto", kind.name):
-                    continue
-                if kind is not Context and best and stats.ideal_bytes >= _total(best):
-                    continue  # no table without context can do better
-                fit = kind.fit(stats)
-                if fit is not None and (best is None or _total(fit) < _total(best)):
-                    best = fit
+            best = _best(kinds, stats, best)
     if expected is not None and not empty and model == "auto" and delta != "on":
         known = Calibrated.fit(counts.histograms.raw.reshape(shape[0], -1), expected)
         if known is not None and (best is None or _total(known) <= _total(best)):

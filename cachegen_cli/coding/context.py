@@ -46,7 +46,7 @@ class Context(TableFit):
         """Fit to the counts of a tensor."""
         if stats.pairs is None:
             return None
-        mean = stats.channel.sum(axis=0, dtype=np.int64) // stats.n_symbols
+        mean = stats.pooled // stats.n_symbols
         rows = weights(np.concatenate([mean[None], stats.pairs]))
         # the first row also codes segments' first symbols, which may be rare in the mean
         rows[0] = np.maximum(rows[0], stats.first > 0)

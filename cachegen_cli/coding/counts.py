@@ -1,13 +1,11 @@
-"""How often codes, token deltas and neighbours of them occur, counted where the codes are.
+"""How often codes, token deltas and neighbours of them occur, counted by numpy.
 
-On a CPU numpy counts in memory that MLX shares. On a GPU scatter-adds count, and only the
-counts come to the host. Up to four bits a channel's pairs of neighbours are few enough to
-count first; codes and deltas are then their sums.
+Up to four bits a channel's pairs of neighbours are few enough to count first; codes and
+deltas are then their sums.
 """
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,21 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.coding.blocks import SIZES, block_length
-from cachegen_cli.device import Paced, mx
 from cachegen_cli.entropy import Histograms, channel_histograms, counts_by_channel
 
-Pairs = npt.NDArray[np.int64]
+Pairs = npt.NDArray[np.integer[Any]]
 Codes = npt.NDArray[np.uint8]
 
 MIN_LANES = 4096
 MIN_SEGMENT = 32  # tokens at least; a segment's first symbol is coded without context
 NARROW_BITS = 4
 _BLOCK_SYMBOLS = 1 << 16  # of one np.bincount: what a CPU's caches hold
-# few bins that many hit stall a CPU on its own stores and a GPU on its atomics
 _TOKENS_A_PAIR = 2  # from which on adding up a channel's pairs costs less than counting twice
-_LANES = 4
-_GPU_LANES = 64
-_GPU_SYMBOLS = 1 << 23  # of a tensor that a GPU counts at once
+_LANES = 4  # few bins that many hit stall a CPU on its own stores
 
 
 class Counts(NamedTuple):
@@ -176,103 +170,3 @@ def _pairs(channels: Codes, low: int, n: int, delta: bool) -> Pairs:
         index -= kind(low * (n + 1) & np.iinfo(kind).max)
         counts += np.bincount(index.ravel(), minlength=n * n)
     return counts.reshape(n, n)
-
-
-class DeviceCounts:
-    """As `host_counts`, on MLX's device: begun when it is made, done when it is read."""
-
-    def __init__(self, codes: mx.array, bits: int) -> None:
-        heads, dim, tokens = codes.shape
-        self.shape, self.bits = codes.shape, bits
-        self._counts: mx.array | None = None
-        if not codes.size:
-            return
-        channels = codes.reshape(heads * dim, tokens)
-        count = _narrow if bits <= NARROW_BITS else _wide
-        rows = max(1, _GPU_SYMBOLS // tokens)
-        device, parts = Paced(), list[list[mx.array]]()
-        for start in range(0, len(channels), rows):
-            # values that are not finite have any code, and are refused only later
-            part = mx.minimum(channels[start : start + rows], (1 << bits) - 1)
-            parts.append(list(count(part, 1 << bits)))
-            device.start(parts[-1])
-        raw, delta, raw_pairs, delta_pairs = (list(kind) for kind in zip(*parts, strict=True))
-        found = [
-            mx.concatenate(raw),
-            mx.concatenate(delta),
-            mx.stack(raw_pairs).sum(axis=0),
-            mx.stack(delta_pairs).sum(axis=0),
-            channels[:, mx.array(edge_places(len(channels), tokens))].astype(mx.int32),
-        ]
-        self._shapes = [array.shape for array in found]
-        self._counts = mx.concatenate([array.reshape(-1) for array in found])  # one read for all
-        device.start([self._counts])
-
-    def read(self) -> Counts:
-        """Take the counts to the host."""
-        if self._counts is None:
-            return host_counts(np.zeros(self.shape, np.uint8), self.bits)
-        ends = np.cumsum([math.prod(shape) for shape in self._shapes])[:-1]
-        parts = np.split(np.array(self._counts), ends)
-        raw, delta, *pairs, edges = (
-            part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)
-        )
-        n = 1 << self.bits
-        raw_pairs, delta_pairs = (
-            counts.reshape(size, size).astype(np.int64)
-            for counts, size in zip(pairs, (n, 2 * n - 1), strict=True)
-        )
-        if self.shape[2] > 1:  # (first code, first difference)
-            first, second = edges[:, 0].astype(np.int64), edges[:, 1].astype(np.int64)
-            np.add.at(delta_pairs, (first + n - 1, second - first + n - 1), 1)
-        return _completed(
-            self.shape, self.bits, raw, delta, raw_pairs, delta_pairs, edges.astype(np.uint8)
-        )
-
-
-def _narrow(codes: mx.array, n: int) -> tuple[mx.array, ...]:
-    """Counts of codes [C, T] and differences by channel, and of pairs of either, but for what
-    a channel's first token takes part in.
-    """
-    channels = mx.arange(len(codes), dtype=mx.int32)[:, None]
-    index = (codes[:, :-1] * n + codes[:, 1:]) + channels * (n * n)  # below 2^8, then 32 bits
-    by_channel = _scattered(index, len(codes) * n * n).reshape(-1, n, n)
-    # row p of the previous symbol moves p places to the left of the row before it
-    skewed = mx.pad(by_channel[:, ::-1], [(0, 0), (0, 0), (0, n)]).reshape(len(codes), -1)
-    delta = skewed[:, : n * (2 * n - 1)].reshape(-1, n, 2 * n - 1).sum(axis=1)
-    pairs = by_channel.sum(axis=0).reshape(-1)
-    return by_channel.sum(axis=1), delta, pairs, _delta_pairs(codes, n, _GPU_LANES)
-
-
-def _wide(codes: mx.array, n: int) -> tuple[mx.array, ...]:
-    """As `_narrow`, where there are too many pairs to count them by channel."""
-    channels = mx.arange(len(codes), dtype=mx.int32)[:, None]
-    differences = _differences(codes)
-    raw = _scattered(channels * n + codes[:, 1:], len(codes) * n)
-    delta = _scattered(differences + (channels * (2 * n - 1) + (n - 1)), len(codes) * (2 * n - 1))
-    pairs = _scattered(codes[:, :-1].astype(mx.int32) * n + codes[:, 1:], n * n)
-    shapes = raw.reshape(-1, n), delta.reshape(-1, 2 * n - 1)
-    return *shapes, pairs, _delta_pairs(codes, n, 1)
-
-
-def _delta_pairs(codes: mx.array, n: int, lanes: int) -> mx.array:
-    """Counts of neighbouring differences of codes [C, T], each channel in one of some lanes."""
-    size = 2 * n - 1
-    lane = (mx.arange(len(codes), dtype=mx.int32) % lanes)[:, None]
-    differences = _differences(codes)
-    offset = lane * (size * size) + (n - 1) * (size + 1)
-    if n <= 1 << NARROW_BITS:
-        index = (differences[:, :-1] * size + differences[:, 1:]) + offset  # 16 bits, then 32
-    else:
-        index = differences[:, :-1].astype(mx.int32) * size + differences[:, 1:] + offset
-    return _scattered(index, lanes * size * size).reshape(lanes, -1).sum(axis=0)
-
-
-def _differences(codes: mx.array) -> mx.array:
-    """Of neighbours in each channel, in 16 bits."""
-    wide = codes.astype(mx.int16)
-    return wide[:, 1:] - wide[:, :-1]
-
-
-def _scattered(index: mx.array, size: int) -> mx.array:
-    return mx.zeros(size, mx.int32).at[index.reshape(-1)].add(1)

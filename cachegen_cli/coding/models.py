@@ -33,6 +33,7 @@ from cachegen_cli.coding.ranges import (
 )
 from cachegen_cli.coding.statistics import Statistics
 from cachegen_cli.coding.tables import TableSet, decode_tables, frequencies, payload_bits, weights
+from cachegen_cli.entropy import information
 
 
 class Pooled(TableFit):
@@ -40,10 +41,15 @@ class Pooled(TableFit):
 
     name: ClassVar[str] = "pooled"
 
+    @staticmethod
+    def least_bytes(stats: Statistics) -> float:
+        """What the best table for all channels takes, before it is paid for."""
+        return float(information(stats.pooled, stats.pooled.sum())) / 8
+
     @classmethod
     def fit(cls, stats: Statistics) -> Pooled:
         """Fit to the counts of a tensor."""
-        counts = stats.channel.sum(axis=0, dtype=np.int64)[None]
+        counts = stats.pooled[None]
         rows = weights(counts)
         payload = stream_bytes(payload_bits(counts, rows))
         return cls(stats.delta, stats.low, stats.n_symbols, TableSet(rows, False), payload)
@@ -77,8 +83,8 @@ class Channel(TableFit):
     def fit(cls, stats: Statistics) -> Channel:
         """Fit to the counts of a tensor."""
         counts = stats.channel
-        mean = counts.sum(axis=0, dtype=np.int64) // len(counts)
-        rows = weights(np.concatenate([mean[None], counts]))
+        mean = stats.pooled[None] // len(counts)
+        rows = np.concatenate([weights(mean), weights(counts)])
         payload = stream_bytes(payload_bits(counts, rows[1:]))
         return cls(stats.delta, stats.low, stats.n_symbols, TableSet(rows, False), payload)
 

@@ -7,6 +7,7 @@ of groups fall. Integer arithmetic throughout: the same table on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,68 +52,84 @@ def fit(counts: Integers) -> tuple[Integers, Integers, int, float]:
 
     Scale and location come from the moments of the counts; the kind is the better of two.
     """
-    step = max(1, _BLOCK // counts.shape[1])
-    blocks = [_Block(counts[start : start + step]) for start in range(0, len(counts), step)]
-    edge = int(sum(np.minimum(*block.costs).sum(axis=1) for block in blocks).argmin())
-    bits = sum(block.decide(edge) for block in blocks)
-    shape, location = (
-        np.concatenate([getattr(block, name) for block in blocks]) for name in ("shape", "location")
+    n_symbols = counts.shape[1]
+    step = max(1, _BLOCK // n_symbols)
+    blocks = [slice(start, start + step) for start in range(0, len(counts), step)]
+    location, laplace, normal = (
+        np.concatenate(found) for found in zip(*(_moments(counts[b]) for b in blocks), strict=True)
     )
-    return shape, location, edge, bits
+    kinds = (
+        _Kind(_laplace, laplace, location, n_symbols),
+        _Kind(_normal, normal, location, n_symbols),
+    )
+    n = counts.sum(axis=1)
+    costs = [[kind.costs(counts[b], n[b], b) for kind in kinds] for b in blocks]
+    edge = int(sum(np.minimum(*both).sum(axis=1) for both in costs).argmin())
+    is_laplace = np.concatenate([one[edge] <= other[edge] for one, other in costs])
+    table = np.where(is_laplace, kinds[0].index, len(kinds[0].exponent) + kinds[1].index)
+    found = _frequencies(np.concatenate([kind.exponent for kind in kinds]), edge)
+    totals, found = np.log2(found.sum(axis=1)), np.log2(found)
+    bits = 0.0
+    for b in blocks:
+        per_row = n[b] * totals[table[b]]
+        bits += float(per_row.sum() - (found[table[b]] * counts[b]).sum())
+    return np.where(is_laplace, laplace, normal + N_SCALES), location, edge, bits
 
 
-class _Block:
-    """Some rows of counts, few enough for a CPU's caches.
+def _moments(counts: Integers) -> tuple[Integers, Integers, Integers]:
+    """Location byte, Laplace scale and Gaussian scale of count rows [n, K]: [n] each."""
+    weights = counts.astype(np.float64)
+    symbols = np.arange(counts.shape[1], dtype=np.float64)
+    total = np.maximum(weights.sum(axis=1), 1)
+    mean = weights @ symbols / total
+    location = np.rint(mean * LOCATIONS / max(len(symbols) - 1, 1)).astype(np.int64)
+    away = np.abs(symbols[None] - mean[:, None])
+    weights *= away
+    laplace = _nearest_scale(weights.sum(axis=1) / total)
+    weights *= away
+    return location, laplace, _nearest_scale(np.sqrt(weights.sum(axis=1) / total))
+
+
+class _Kind:
+    """Tables of one kind for rows with some scales and locations, each table made once.
 
     Attributes:
-        location: bytes [n].
-        costs: bits [edges, n] of the best Laplace table and the best Gaussian.
-        shape: bytes [n], once `decide` has run.
+        exponent: [tables, K] of 1/2 in 1/16.
+        index: [n] the table of each row.
     """
 
-    def __init__(self, counts: Integers) -> None:
-        self.counts = counts.astype(np.float64)
-        n_symbols = counts.shape[1]
-        symbols = np.arange(n_symbols, dtype=np.float64)
-        self.totals = self.counts.sum(axis=1)
-        total = np.maximum(self.totals, 1)
-        mean = self.counts @ symbols / total
-        away = np.abs(symbols[None] - mean[:, None])
-        self.location = np.rint(mean * LOCATIONS / max(n_symbols - 1, 1)).astype(np.int64)
-        weighted = self.counts * away
-        self._laplace = _nearest_scale(weighted.sum(axis=1) / total)
-        weighted *= away
-        self._normal = _nearest_scale(np.sqrt(weighted.sum(axis=1) / total))
-        distance = _distances(self.location, n_symbols)
-        self._exponents = _laplace(distance, self._laplace), _normal(distance, self._normal)
-        self.costs = [self._edge_costs(exponent) for exponent in self._exponents]
-
-    def decide(self, edge: int) -> float:
-        """Take the better kind of each row; their bits with that edge."""
-        laplace = self.costs[0][edge] <= self.costs[1][edge]
-        self.shape = np.where(laplace, self._laplace, self._normal + N_SCALES)
-        exponent = np.where(laplace[:, None], *self._exponents)
-        found = _frequencies(exponent, edge)
-        per_row = self.totals * np.log2(found.sum(axis=1))
-        np.log2(found, out=found)
-        found *= self.counts
-        return float(per_row.sum() - found.sum())
-
-    def _edge_costs(self, exponent: Integers) -> npt.NDArray[np.float64]:
-        """Bits [edges, n] of the rows under tables with each edge mass."""
-        total = _POWERS.take(exponent).sum(axis=1)
-        inner = _BITS.take(exponent)
-        inner *= self.counts
-        bits = inner[:, 1:-1].sum(axis=1)
-        ends = (0, -1) if exponent.shape[1] > 1 else (0,)
-        costs = []
+    def __init__(
+        self,
+        exponents: Callable[[Floats, Integers], Integers],
+        scale: Integers,
+        location: Integers,
+        n_symbols: int,
+    ) -> None:
+        names, self.index = np.unique(scale * (LOCATIONS + 1) + location, return_inverse=True)
+        scale, location = np.divmod(names, LOCATIONS + 1)
+        self.exponent = exponents(_distances(location, n_symbols), scale)
+        powers = _POWERS.take(self.exponent)
+        self._bits = _BITS.take(self.exponent)
+        total = powers.sum(axis=1)
+        # mass on the edges -> bits of the total, and of the first symbol and the last
+        self._edges = []
         for mass in EDGES:
             extra = np.floor(total * mass / 128)
-            outer = sum(
-                self.counts[:, end] * np.log2(_POWERS[exponent[:, end]] + extra) for end in ends
-            )
-            costs.append(self.totals * np.log2(total + 2 * extra) - bits - outer)
-        return np.array(costs)
+            ends = [np.log2(powers[:, end] + extra) for end in (0, -1)[:n_symbols]]
+            self._edges.append((np.log2(total + 2 * extra), ends))
+
+    def costs(self, counts: Integers, n: Integers, rows: slice) -> Floats:
+        """Bits [edges, r] of some of the rows, of n [r] symbols each, with each edge mass."""
+        table = self.index[rows]
+        inner = self._bits[table]
+        inner *= counts
+        bits = inner[:, 1:-1].sum(axis=1)
+        return np.array([
+            n * total[table]
+            - bits
+            - sum(counts[:, -end] * bits_of[table] for end, bits_of in enumerate(ends))
+            for total, ends in self._edges
+        ])  # fmt: skip
 
 
 def _distances(location: Integers, n_symbols: int) -> Floats:

@@ -26,6 +26,7 @@ class Statistics:
         delta: whether the symbols are token deltas.
         low: the smallest symbol that occurs; symbols are counted from it.
         channel: [C, K] counts by channel.
+        pooled: [K] counts in all channels.
         first: [K] counts of the segments' first symbols.
         pairs: [K, K] counts of (previous, current) within segments, or None where there are
             more pairs than symbols, so that a table of them cannot pay.
@@ -35,6 +36,7 @@ class Statistics:
     delta: bool
     low: int
     channel: Integers
+    pooled: Integers
     first: Integers
     pairs: Pairs | None
     ideal_bytes: float
@@ -49,8 +51,17 @@ def statistics(counts: Counts) -> tuple[Statistics, Statistics]:
     """Statistics of a tensor's codes and of their token deltas."""
     found = counts.histograms
     return (
-        _trimmed(counts, found.raw, found.raw_bits, counts.raw_pairs, delta=False),
-        _trimmed(counts, found.delta, found.delta_bits, counts.delta_pairs, delta=True),
+        _trimmed(
+            counts, found.raw, found.raw_pooled, found.raw_bits, counts.raw_pairs, delta=False
+        ),
+        _trimmed(
+            counts,
+            found.delta,
+            found.delta_pooled,
+            found.delta_bits,
+            counts.delta_pairs,
+            delta=True,
+        ),
     )
 
 
@@ -65,13 +76,15 @@ def symbols_of(codes: npt.NDArray[np.uint8], delta: bool) -> npt.NDArray[np.int1
 def _trimmed(
     counts: Counts,
     by_channel: Integers,
+    by_head: Integers,
     bits: npt.NDArray[np.float64],
     pairs: Pairs | None,
     *,
     delta: bool,
 ) -> Statistics:
     channel = by_channel.reshape(counts.channels, -1)
-    used = np.flatnonzero(channel.any(axis=0))
+    pooled = by_head.sum(axis=0)
+    used = np.flatnonzero(pooled)
     low, high = (int(used[0]), int(used[-1])) if used.size else (0, 0)
     if low == high:  # the coder wants two symbols, of which one may never occur
         low, high = (low, high + 1) if high + 1 < channel.shape[1] else (low - 1, high)
@@ -82,12 +95,13 @@ def _trimmed(
     within = None
     if pairs is not None and n * n <= counts.channels * counts.tokens:
         before = counts.symbols_at(starts[1:] - 1, delta) + shift
-        across = np.bincount((before * n + firsts[:, 1:]).ravel(), minlength=n * n)
-        within = pairs[low : high + 1, low : high + 1] - across.reshape(n, n)
+        within = pairs[low : high + 1, low : high + 1].copy()
+        np.subtract.at(within, (before, firsts[:, 1:]), 1)
     return Statistics(
         delta,
         -shift,
         channel[:, low : high + 1],
+        pooled[low : high + 1],
         np.bincount(firsts.ravel(), minlength=n),
         within,
         float(bits.sum() / 8),

@@ -103,11 +103,13 @@ class Coded:
         planes: the codes; a scheme may have several kinds for each element.
         parameters: beside them.
         restored: [H, T, D] as a decoder gives it back, float32 or the tensor's own dtype.
+        error: `squared_error` of that, where a scheme can say so with less memory on a GPU.
     """
 
     planes: list[Plane]
     parameters: Parameters
     restored: mx.array
+    error: mx.array | None = None
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -185,6 +187,11 @@ class Scheme(Protocol):
         Raises:
             InputError: parameters that do not fit the codes.
         """
+
+
+def squared_error(restored: mx.array, x: mx.array) -> mx.array:
+    """Sums over the tokens of [H, T, D], [H, D]."""
+    return mx.square(restored.astype(mx.float32) - x).sum(axis=1)
 
 
 def code_shape(scheme: Scheme, heads: int, dim: int) -> tuple[int, int]:

@@ -17,12 +17,23 @@ from cachegen_cli.quantize import (
     CodeStream,
     check_group_size,
     group_ranges,
+    grouped,
     quantize_to_codes_batched,
     restore,
+    restored_groups,
+    ungrouped,
     wide_groups,
 )
 from cachegen_cli.rows import Rows
-from cachegen_cli.schemes.base import ByToken, Coded, Codes, Place, Plane, Shared, token_major
+from cachegen_cli.schemes.base import (
+    ByToken,
+    Coded,
+    Codes,
+    Place,
+    Plane,
+    Shared,
+    token_major,
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,10 @@ class Group(ByToken):
         codes, scale, zero, wide, by_group = fused(_quantizer(self.bits, size))(x, *shared[size])
         stream = CodeStream(by_group, scale, zero, x.shape[1], self.bits)
         return Coded(
-            [Plane(codes, self.bits)], _Parameters(scale, zero, wide), restore(stream, wide)
+            [Plane(codes, self.bits)],
+            _Parameters(scale, zero, wide),
+            restore(stream, wide),
+            fused(_squared_error)(x, by_group, scale, zero, wide),
         )
 
     @property
@@ -89,15 +103,27 @@ class Group(ByToken):
 @cache
 def _quantizer(bits: int, size: int) -> Callable[..., tuple[mx.array, ...]]:
     """Of a block and its ranges: codes [H, D, T], scale, zero, which groups are wide, and codes
-    by group. Not the values: a decoder makes them by operations one after the other.
+    by group.
     """
 
     def quantize(x: mx.array, low: mx.array, top: mx.array) -> tuple[mx.array, ...]:
         stream = quantize_to_codes_batched(x, bits, size, (low, top))
         wide = wide_groups(stream)
+        stream = stream._replace(codes=stream.codes.astype(mx.uint8))
         return channel_major(stream), stream.scale, stream.zero, wide, stream.codes
 
     return quantize
+
+
+def _squared_error(
+    x: mx.array, by_group: mx.array, scale: mx.array, zero: mx.array, wide: mx.array
+) -> mx.array:
+    """Of a block, from what `_quantizer` gives, by group: what a GPU fuses into one operation.
+    It does not round values between the steps as a decoder does.
+    """
+    groups = restored_groups(CodeStream(by_group, scale, zero, x.shape[1], 0), wide)
+    squares = mx.square(groups - grouped(x, by_group.shape[2]))
+    return ungrouped(squares, x.shape[1]).sum(axis=1)
 
 
 @dataclass(frozen=True)
