@@ -52,9 +52,12 @@ def _counted(plane: Counts) -> _Counted:
     return _Counted(bits, int(used[0]), 1, tuple(counts.tolist()))
 
 
-def _wide(codes: npt.NDArray[np.int32]) -> _Counted:
+def _wide(codes: npt.NDArray[np.signedinteger[Any]]) -> _Counted:
     low, high = int(codes.min()), int(codes.max())
     step = -(-(high - low + 1) // _COUNTS)
-    counts = np.bincount((codes.ravel().astype(np.int64) - low) // step)
+    bins = (high - low) // step + 1
+    counts = np.zeros(bins, np.int64)
+    for head in codes:
+        counts += np.bincount((head.ravel().astype(np.int64) - low) // step, minlength=bins)
     bits = row_information(codes.reshape(-1, codes.shape[2]))
     return _Counted(bits, low, step, tuple(counts.tolist()))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -244,16 +244,16 @@ def estimates(histograms: Histograms, head_parameter_bytes: int) -> Estimates:
     )
 
 
-def wide_estimates(codes: npt.NDArray[np.int32]) -> Estimates:
+def wide_estimates(codes: npt.NDArray[np.signedinteger[Any]]) -> Estimates:
     """The four estimates of codes [H, D, T] of any size; all heads together, no parameters."""
-    heads, dim, tokens = codes.shape
-    channels, pooled = (heads * dim, tokens), (heads, dim * tokens)
-    found = [
-        ceil(round(float(row_information(part.reshape(shape)).sum()), 6) / 8)
-        for part in (codes, np.diff(codes, axis=2, prepend=0))
-        for shape in (channels, pooled)
-    ]
-    return Estimates(*([size] for size in found))
+    found: list[list[npt.NDArray[np.float64]]] = [[], [], [], []]
+    for head in codes:  # one after the other, for the sake of memory
+        wide = head.astype(np.int32)
+        for place, part in ((0, wide), (2, np.diff(wide, axis=1, prepend=0))):
+            found[place].append(row_information(part))
+            found[place + 1].append(row_information(part.reshape(1, -1)))
+    bits = (float(np.concatenate(rows).sum()) if rows else 0.0 for rows in found)
+    return Estimates(*([ceil(round(size, 6) / 8)] for size in bits))
 
 
 def row_information(rows: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:

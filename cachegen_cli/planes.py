@@ -29,7 +29,7 @@ class Plane:
     """One kind of a tensor's codes.
 
     Attributes:
-        coded: uint8, or int32 where they may have any size; None where only counts were kept.
+        coded: uint8, or wider where they may have any size; None where only counts were kept.
         shape: [H, D, coded tokens] of the codes.
         bits: width.
         estimates: entropies by head, without parameters.
@@ -91,7 +91,7 @@ def narrow_plane(
 
 
 def wide_plane(
-    codes: npt.NDArray[np.int32],
+    codes: npt.NDArray[np.signedinteger[Any]],
     repeats: Repeats,
     scales: Frequencies | None,
     seconds: dict[str, float],

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cachegen_cli.blockwise import summed
 from cachegen_cli.coding.counts import Counts
 from cachegen_cli.coding.device_counts import DeviceCounts
 from cachegen_cli.coding.framing import HEADER_BYTES
@@ -24,7 +25,7 @@ from cachegen_cli.results.sizes import Bytes, TensorResult
 from cachegen_cli.schemes import Scheme, code_shape, expected_of, to_header
 from cachegen_cli.schemes.base import LARGEST_CODE, Parameters, squared_error
 from cachegen_cli.schemes.base import Plane as CodedPlane
-from cachegen_cli.values import Values, summed
+from cachegen_cli.values import Values
 
 
 class Tensor:
@@ -92,7 +93,8 @@ class Tensor:
         planes.clear()
         while by_plane:
             self._codes.append(_joined(by_plane.pop(0)))
-            start([self._codes[-1].codes])
+            if self._codes[-1].bits:
+                start([self._codes[-1].codes])
 
     def settle(self) -> Tensor:
         """Wait for MLX and take what it found to the host.
@@ -103,8 +105,8 @@ class Tensor:
         started = time.perf_counter()
         self._values.check()
         wanted = self.parameters.arrays if self.parameters else []
-        codes = [plane.codes for plane in self._codes if plane.codes is not None]
-        mx.eval(wanted, self._errors, self.middle, codes)
+        mx.eval(wanted, self._errors, self.middle, [plane.codes for plane in self._codes])
+        self._codes = [plane if plane.bits else _on_host(plane.codes) for plane in self._codes]
         self.signal, self.error = self._values.signal, summed(self._errors)
         del self._values
         settled = time.perf_counter()
@@ -227,8 +229,21 @@ class Tensor:
 
 
 def _joined(blocks: tuple[CodedPlane, ...]) -> CodedPlane:
-    """A tensor's codes from those of its blocks of tokens."""
+    """A tensor's codes from those of its blocks of tokens; a list of those of any size."""
+    if not blocks[0].bits:
+        return CodedPlane([block.codes for block in blocks], 0)
     return CodedPlane(mx.concatenate([block.codes for block in blocks], axis=2), blocks[0].bits)
+
+
+def _on_host(blocks: mx.array | list[mx.array]) -> CodedPlane:
+    """Codes of any size in 16 bits each, if these hold them; blocks are let go one by one."""
+    blocks, found = blocks if isinstance(blocks, list) else [blocks], []
+    while blocks:
+        wide = np.asarray(blocks.pop(0))
+        found.append(wide.astype(np.int16))
+        if not np.array_equal(found[-1], wide):
+            found[-1] = wide.copy()
+    return CodedPlane(np.concatenate(found, axis=2), 0)
 
 
 def _nothing(bits: int) -> TensorResult:

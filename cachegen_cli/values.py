@@ -6,17 +6,11 @@ import math
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
-
-from cachegen_cli.device import fused, mx, on_cpu, start
+from cachegen_cli.blockwise import spans, summed
+from cachegen_cli.device import fused, mx, start
 from cachegen_cli.errors import InputError
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import Shared
-
-# A tensor is quantized in blocks of tokens, which a CPU's caches hold and which take little
-# memory beside it: so many, but not with less than so many elements.
-_BLOCKS, _BLOCK_ELEMENTS = 16, 1 << 17
-_GPU_BLOCK_ELEMENTS = 1 << 23  # a GPU's time goes into starting work, not into its size
 
 
 class Block(NamedTuple):
@@ -54,7 +48,7 @@ class Values:
         self.rows = rows.cut(self.first, last)
         self._blocks: dict[int, list[Block]] = {}
         self._x, self._energies = x, list[mx.array]()
-        for first, end in _spans(x.shape, 1):
+        for first, end in spans(x.shape):
             self._energies.append(fused(_energy)(x[:, first:end]))
             start([self._energies[-1], self.kept])
 
@@ -78,27 +72,9 @@ class Values:
             n = self.middle.shape[1]
             self._blocks[together] = [
                 Block(self.middle[:, first:end], self.rows.cut(first, n - end), {})
-                for first, end in _spans(self.middle.shape, together)
+                for first, end in spans(self.middle.shape, together)
             ]
         return self._blocks[together]
-
-
-def _spans(shape: tuple[int, ...], together: int) -> list[tuple[int, int]]:
-    """(first token, end) of blocks of [H, T, D], of multiples of so many tokens; 0 for all."""
-    heads, tokens, dim = shape
-    elements = (
-        max(_BLOCK_ELEMENTS, heads * tokens * dim // _BLOCKS) if on_cpu() else _GPU_BLOCK_ELEMENTS
-    )
-    size = elements // max(heads * dim, 1)
-    step = max(size // together * together, together) if together else max(tokens, 1)
-    return [(first, min(first + step, tokens)) for first in range(0, tokens, step)]
-
-
-def summed(parts: list[mx.array]) -> float:
-    """The sum of evaluated numbers, rounded to float32 only once: adding up millions in float32
-    loses a thousandth.
-    """
-    return float(np.float32(sum(np.asarray(part).sum(dtype=np.float64) for part in parts)))
 
 
 def _energy(x: mx.array) -> mx.array:

@@ -21,6 +21,7 @@ from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import no_rows, rows_at
 from cachegen_cli.schemes import SCHEMES, Place, from_header, parse, scheme_at, to_header
 from cachegen_cli.schemes.cachegen import CacheGen
+from cachegen_cli.schemes.uniform import Uniform
 from cachegen_cli.tensors import Tensor
 from cachegen_cli.unpacking import decoded_planes, read_layers
 from cachegen_cli.values import Values
@@ -331,6 +332,17 @@ class TestUniform:
             found = analyze(scored, scheme=f"uniform:error={error}").measurement
             for tensor in found.tensors:
                 assert tensor.relative_rms_error == pytest.approx(error, rel=0.1)
+
+    def test_step_is_that_of_all_squares_to_twelve_bits(self):
+        """So that another device, which adds up in another order, finds the same."""
+        x = values("", 2, 3000, mx.float16)
+        own = Uniform(0.0, 0.05, {}).fitted(x, no_rows(3000)).own
+        exact = np.sqrt(np.square(np.array(x).astype(np.float64)).mean()) * 0.05 * 12**0.5
+        assert own.step.item() == pytest.approx(exact, rel=2**-12)
+        mantissa, _ = np.frexp(own.step.item())
+        assert (mantissa * 4096).is_integer()
+        mean = np.array(x).astype(np.float64).mean(axis=1, keepdims=True)
+        np.testing.assert_allclose(np.array(own.mean), mean, atol=2e-3)
 
     def test_step(self, scored):
         found = analyze(scored, scheme="uniform:step=0.25").measurement

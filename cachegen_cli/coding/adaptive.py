@@ -35,7 +35,7 @@ class Adaptive:
     n_symbols: ClassVar[int] = 2
 
     def __init__(
-        self, codes: npt.NDArray[np.int32], found: Repeats, scales: Integers | None = None
+        self, codes: npt.NDArray[Any], found: Repeats, scales: Integers | None = None
     ) -> None:
         """Fit to codes [C, T].
 
@@ -61,7 +61,7 @@ class Adaptive:
         return words(writer.coder)
 
 
-def _measured_bytes(codes: npt.NDArray[np.int32], found: Repeats, scales: Integers | None) -> int:
+def _measured_bytes(codes: npt.NDArray[Any], found: Repeats, scales: Integers | None) -> int:
     measure = _Measure()
     channels, tokens = codes.shape
     _run(measure, codes, channels, tokens, found, scales)
@@ -72,7 +72,8 @@ def decode_adaptive(
     payload: bytes, channels: int, tokens: int, found: Repeats, scales: Integers | None = None
 ) -> npt.NDArray[np.int32]:
     """The codes [C, T] of a payload; ``scales`` as the model was fitted with."""
-    return _run(_Reader(payload), None, channels, tokens, found, scales)
+    rows = _run(_Reader(payload), None, channels, tokens, found, scales)
+    return np.ascontiguousarray(rows.T)
 
 
 def _run(
@@ -82,15 +83,15 @@ def _run(
     tokens: int,
     found: Repeats,
     scales: Integers | None,
-) -> npt.NDArray[np.int32]:
-    """Pass all codes through a port that measures, writes or reads them."""
-    state = State(channels, tokens, scales)
-    rows = None if codes is None else np.ascontiguousarray(codes.T)
+) -> npt.NDArray[Any]:
+    """Pass all codes through a port that measures, writes or reads them; as rows [T, C]."""
+    rows = np.zeros((tokens, channels), np.int32) if codes is None else codes.T.copy()
+    state = State(rows, scales)
     size = min(max(_SMALLEST_GROUP, -(-channels // _GROUPS)), _LARGEST_GROUP)
     for start, end in blocks(tokens):
         predicted = state.begin(start, end, found)
         residuals = np.empty((end - start, channels), np.int64)
-        if rows is not None:
+        if codes is not None:
             residuals[:] = rows[start:end] - predicted
         for first in range(0, channels, size):
             part = slice(first, min(first + size, channels))
@@ -99,7 +100,7 @@ def _run(
             residuals[:, part] = port.code(state, classes.reshape(-1), flat).reshape(classes.shape)
             state.activity(part, residuals[:, part])
         state.end(start, end, residuals, predicted)
-    return np.ascontiguousarray(state.rows.T)
+    return rows
 
 
 class _Measure:

@@ -51,8 +51,11 @@ _CLIPPED = 1 << 20  # codes count as no more in predictions
 class State:
     """What coder and decoder know alike."""
 
-    def __init__(self, channels: int, tokens: int, scales: Integers | None = None) -> None:
-        self.rows = np.zeros((tokens, channels), np.int32)
+    def __init__(self, rows: npt.NDArray[Any], scales: Integers | None = None) -> None:
+        """Start with rows [T, C] of codes, of which only those of blocks before are looked at:
+        a decoder's are filled in block by block.
+        """
+        self.rows, channels = rows, rows.shape[1]
         self.scale, self.seen = np.full(channels, 1 << _ONE >> 1, np.int64), 2
         if scales is not None:
             self.scale, self.seen = scales.copy(), _KNOWN
@@ -122,7 +125,7 @@ class State:
         np.add.at(self.offset[0], self.bucket, ratios)
         np.add.at(self.offset[1], self.bucket, expected)
         known = np.flatnonzero(self.bucket)
-        now = np.clip(self.rows[start:end][known], -_CLIPPED, _CLIPPED)
+        now = np.clip(self.rows[start:end][known].astype(np.int64), -_CLIPPED, _CLIPPED)
         np.add.at(self.products[0], self.bucket[known], now * self.earlier[known])
         np.add.at(self.products[1], self.bucket[known], self.earlier[known] ** 2)
 

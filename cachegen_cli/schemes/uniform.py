@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cachegen_cli.device import mx
+from cachegen_cli.blockwise import spans, total
+from cachegen_cli.device import mx, start
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import Rows
@@ -84,17 +85,20 @@ class Uniform(ByToken):
 
     def fitted(self, x: mx.array, rows: Rows) -> Uniform:
         """The scheme with a tensor's step and means."""
-        own = self._measured(x, rows)
-        mx.eval(own.arrays)
-        return replace(self, own=own)
+        return replace(self, own=self._measured(x, rows))
 
     def _measured(self, x: mx.array, rows: Rows) -> _Parameters:
-        y = self._undone(x, rows)
-        mean = y.mean(axis=1, keepdims=True).astype(x.dtype)
-        step = mx.array(self.step)
-        if not self.step:
-            step = mx.sqrt(mx.square(y).mean()) * (self.error * sqrt(12))
-        return _Parameters(mx.maximum(step, _SMALLEST_STEP), mean)
+        tokens = x.shape[1]
+        sums, squares = list[mx.array](), list[mx.array]()
+        for first, end in spans(x.shape):
+            y = self._undone(x[:, first:end], rows.cut(first, tokens - end))
+            sums.append(y.sum(axis=1, keepdims=True))
+            squares.append(mx.square(y).sum(axis=1))
+            start([sums[-1], squares[-1]])
+        mx.eval(sums, squares)
+        mean = mx.array((total(sums) / tokens).astype(np.float32)).astype(x.dtype)
+        step = self.step or _rounded(np.sqrt(total(squares).sum() / x.size) * self.error * sqrt(12))
+        return _Parameters(mx.array(max(step, _SMALLEST_STEP)), mean)
 
     def restore(
         self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype, rows: Rows
@@ -118,6 +122,12 @@ class Uniform(ByToken):
     def _values(self, codes: mx.array, step: mx.array, mean: mx.array, rows: Rows) -> mx.array:
         y = codes * step + mean.astype(mx.float32)
         return Rotary.from_json(self.rotary).redo(y, rows.positions) if self.rotary else y
+
+
+def _rounded(step: float) -> float:
+    """To 12 bits, so that devices that add up a little differently find the same step."""
+    mantissa, exponent = np.frexp(step)
+    return float(np.ldexp(np.round(mantissa * 4096) / 4096, exponent))
 
 
 def check_target(options: dict[str, Any]) -> None:
