@@ -21,7 +21,7 @@ from cachegen_cli.kvcache import split as split_entries
 from cachegen_cli.measuring import stepped
 from cachegen_cli.notices import notices_of
 from cachegen_cli.output import drafted, sync
-from cachegen_cli.parallel import CORES, ahead
+from cachegen_cli.parallel import CODERS, ahead
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quantizing import tensors
 from cachegen_cli.results.files import PackedFile
@@ -108,7 +108,7 @@ def _write_layers(
 ) -> Iterator[dict[str, Any]]:
     done, keys = 0, None
     for kv, name, section, sizes, described in ahead(
-        _jobs(layers, n_layers, settings, context), CORES
+        _jobs(layers, n_layers, settings, context), CODERS
     ):
         progress("pack", done, n_layers)
         entry = tensor_entry(described, writer.add(section), sizes)

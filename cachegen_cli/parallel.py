@@ -24,6 +24,7 @@ from typing import IO, Any, TypeVar, cast
 T = TypeVar("T")
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CODERS = CORES + 1  # threads of coding work: while processes are at it, one prepares its call
 _DEATHS = 3  # of processes, after which none is started any more
 _WORTH_SECONDS = 0.5  # of calls done here, after which starting processes will pay
 
@@ -88,27 +89,35 @@ def in_process(function: Callable[..., T], *args: Any) -> T:
     Args:
         function: of a module, with arguments that can be pickled.
     """
-    process = None if threading.current_thread() is threading.main_thread() else _processes.take()
+    if threading.current_thread() is threading.main_thread() or not _processes.pay():
+        return _here(function, args)
+    # a process is taken for no longer than it takes to ask, work and answer
+    question = pickle.dumps((function, args), protocol=5)
+    process = _processes.take()
     if process is None:
-        started = time.perf_counter()
-        result = function(*args)
-        _processes.spent += time.perf_counter() - started
-        return result
+        return _here(function, args)
     try:
-        process.ask(function, args)
-        done, value = process.answer()
+        answer = process.ask(question)
     except BaseException as error:
         process.stop()
         if _processes.forgotten(process):
             raise RuntimeError("the work was ended") from error
-        if not isinstance(error, OSError | EOFError | pickle.UnpicklingError):
-            raise  # what cannot be sent
+        if not isinstance(error, OSError | EOFError):
+            raise
         return function(*args)  # the system ended it, perhaps in the midst of an answer
     _processes.give(process)
+    done, value = pickle.loads(answer)
     if not done:
         raise value
     found: T = value
     return found
+
+
+def _here(function: Callable[..., T], args: tuple[Any, ...]) -> T:
+    started = time.perf_counter()
+    result = function(*args)
+    _processes.spent += time.perf_counter() - started
+    return result
 
 
 class _Process:
@@ -133,15 +142,14 @@ class _Process:
         for pipe in (self._questions, self._answers):
             _widen(pipe)
 
-    def ask(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Begin a call."""
-        pickle.dump((function, args), self._questions, protocol=5)
+    def ask(self, question: bytes) -> bytearray:
+        """The pickled answer to a pickled (function, arguments); EOFError where none comes."""
+        self._questions.write(question)
         self._questions.flush()
-
-    def answer(self) -> tuple[bool, Any]:
-        """(whether the call returned, what it returned or raised)."""
-        found: tuple[bool, Any] = pickle.load(self._answers)
-        return found
+        answer = bytearray(int.from_bytes(self._answers.read(8), "little"))
+        if not answer or self._answers.readinto(answer) < len(answer):  # type: ignore[attr-defined]
+            raise EOFError
+        return answer
 
     def stop(self) -> None:
         """End it, whatever it does."""
@@ -160,45 +168,59 @@ class _Processes:
     """As many processes as there are cores, started when they are first needed and kept."""
 
     def __init__(self) -> None:
-        self.spent, self.died = 0.0, 0
-        self._lock = threading.Lock()
+        self.spent, self.died, self._stops = 0.0, 0, 0
+        self._changed = threading.Condition()
         self._all: list[_Process] = []
         self._idle: list[_Process] = []
 
+    def pay(self) -> bool:
+        """Whether work is worth them."""
+        return self.spent >= _WORTH_SECONDS and CORES > 1
+
     def take(self) -> _Process | None:
-        """One that is idle; None where work should be done by the caller."""
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-            if self.spent < _WORTH_SECONDS or len(self._all) >= CORES or CORES < 2:
-                return None
-            if self.died >= _DEATHS:
-                return None
-            try:
-                self._all.append(_Process())
-            except OSError:  # no Python to start, or no room for another process
-                return None
-            return self._all[-1]
+        """One that is idle, once there is; None where work should be done by the caller.
+
+        Raises:
+            RuntimeError: all were ended meanwhile.
+        """
+        with self._changed:
+            stops = self._stops
+            while not self._idle:
+                if len(self._all) < CORES and self.died < _DEATHS:
+                    # OSError: no Python to start, or no room for another process
+                    with suppress(OSError):
+                        self._all.append(_Process())
+                        return self._all[-1]
+                if not self._all:
+                    return None
+                self._changed.wait()
+                if self._stops > stops:
+                    raise RuntimeError("the work was ended")
+            return self._idle.pop()
 
     def give(self, process: _Process) -> None:
         """Take one back."""
-        with self._lock:
+        with self._changed:
             if process in self._all:
                 self._idle.append(process)
+                self._changed.notify()
 
     def forgotten(self, process: _Process) -> bool:
         """Forget one; whether `stop` did already."""
-        with self._lock:
+        with self._changed:
             if process not in self._all:
                 return True
             self._all.remove(process)
             self.died += 1
+            self._changed.notify_all()
             return False
 
     def stop(self) -> None:
         """End all."""
-        with self._lock:
+        with self._changed:
             ended, self._all, self._idle = self._all, [], []
+            self._stops += 1
+            self._changed.notify_all()
         for process in ended:
             process.stop()
 

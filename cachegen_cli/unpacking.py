@@ -19,7 +19,7 @@ from cachegen_cli.errors import InputError
 from cachegen_cli.headers import packed_file
 from cachegen_cli.kvcache import TOKENS, LayerKV, make_cache, save_cache
 from cachegen_cli.kvcache import split as split_entries
-from cachegen_cli.parallel import CORES, ahead, in_process
+from cachegen_cli.parallel import CODERS, ahead, in_process
 from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
@@ -108,7 +108,7 @@ def read_layers(
     layers = reader.header["layers"]
     _check_memory(reader)
     keys = mx.zeros(0)
-    for index, name, decoded in ahead(_jobs(reader, profile), CORES):
+    for index, name, decoded in ahead(_jobs(reader, profile), CODERS):
         progress("unpack", index, len(layers))
         values = decoded.restored()
         mx.eval(values)

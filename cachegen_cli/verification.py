@@ -19,7 +19,7 @@ from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.measuring import stepped
 from cachegen_cli.model import Model
-from cachegen_cli.parallel import CORES, ahead
+from cachegen_cli.parallel import CODERS, CORES, ahead
 from cachegen_cli.planes import STAGES
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import Prompt
@@ -115,10 +115,10 @@ def _round_trips(tensors: list[Tensor], seconds: dict[str, float]) -> dict[str, 
     """
     coded = [tensor for tensor in tensors if tensor.dim]
     started = time.perf_counter()
-    written = list(ahead((partial(_encoded, tensor) for tensor in coded), CORES))
+    written = list(ahead((partial(_encoded, tensor) for tensor in coded), CODERS))
     encoded = time.perf_counter()
     jobs = (partial(_decoded, *both) for both in zip(coded, written, strict=True))
-    read = list(ahead(jobs, CORES))
+    read = list(ahead(jobs, CODERS))
     seconds["encode_seconds"] += encoded - started
     seconds["decode_seconds"] += time.perf_counter() - encoded
     nothing = {tensor.name: (0, "") for tensor in tensors if not tensor.dim}

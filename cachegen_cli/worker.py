@@ -8,7 +8,9 @@ import sys
 
 
 def main() -> None:
-    """Read (function, arguments) from stdin, write (whether it returned, what) to stdout."""
+    """Read (function, arguments) from stdin, write (whether it returned, what), behind the length
+    of that, to stdout.
+    """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
     questions = sys.stdin.buffer
@@ -18,11 +20,13 @@ def main() -> None:
         except EOFError:
             return
         try:
-            answer = True, function(*args)
+            found = True, function(*args)
         except Exception as error:
-            answer = False, error
+            found = False, error
+        answer = pickle.dumps(found, protocol=5)
         try:
-            pickle.dump(answer, answers, protocol=5)
+            answers.write(len(answer).to_bytes(8, "little"))
+            answers.write(answer)
             answers.flush()
         except BrokenPipeError:  # nobody is there any more
             os._exit(0)

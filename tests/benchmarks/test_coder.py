@@ -15,7 +15,7 @@ from cachegen_cli.captures import capture
 from cachegen_cli.coding import choose, decode, encode
 from cachegen_cli.entropy import channel_major
 from cachegen_cli.model import bundled_file
-from cachegen_cli.parallel import CORES, ahead, in_process
+from cachegen_cli.parallel import CODERS, CORES, ahead, in_process
 from cachegen_cli.prompt import Prompt, samples_folder
 from cachegen_cli.quantize import quantize_to_codes_batched
 
@@ -95,7 +95,7 @@ def test_all_cores(benchmark, report, ratio, bits):
     streams = [encode(*each) for each in given]
 
     def on_all_cores(function, arguments):
-        return list(ahead((partial(in_process, function, *each) for each in arguments), CORES))
+        return list(ahead((partial(in_process, function, *each) for each in arguments), CODERS))
 
     for _ in range(4):  # until processes are there
         on_all_cores(decode, [(stream,) for stream in streams])
