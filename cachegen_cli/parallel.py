@@ -7,7 +7,6 @@ without Python's lock; the coder keeps the lock, so a thread may pass its calls 
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
 import pickle
 import subprocess
@@ -20,6 +19,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import IO, Any, TypeVar, cast
+
+from cachegen_cli.exchange import Exchange, Message, message, shared_file
 
 T = TypeVar("T")
 
@@ -87,17 +88,18 @@ def in_process(function: Callable[..., T], *args: Any) -> T:
     """Call a function, from a job in a process of its own once such calls have taken long.
 
     Args:
-        function: of a module, with arguments that can be pickled.
+        function: of a module, with arguments that can be pickled. Arrays that it returns may
+            not be written to.
     """
     if threading.current_thread() is threading.main_thread() or not _processes.pay():
         return _here(function, args)
     # a process is taken for no longer than it takes to ask, work and answer
-    question = pickle.dumps((function, args), protocol=5)
+    question = message((function, args))
     process = _processes.take()
     if process is None:
         return _here(function, args)
     try:
-        answer = process.ask(question)
+        pickled, arrays = process.ask(question)
     except BaseException as error:
         process.stop()
         if _processes.forgotten(process):
@@ -106,7 +108,7 @@ def in_process(function: Callable[..., T], *args: Any) -> T:
             raise
         return function(*args)  # the system ended it, perhaps in the midst of an answer
     _processes.give(process)
-    done, value = pickle.loads(answer)
+    done, value = pickle.loads(pickled, buffers=arrays)
     if not done:
         raise value
     found: T = value
@@ -125,43 +127,32 @@ class _Process:
 
     def __init__(self) -> None:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._file = shared_file()
+        file = self._file.fileno()
+        # -P: the caller's path, not its folder
+        command = [sys.executable, "-P", "-m", "cachegen_cli.worker", str(file)]
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "cachegen_cli.worker",
-            ],  # the caller's path, not its folder
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
+            pass_fds=[file],
             start_new_session=True,  # Ctrl-C is for the caller alone
         )
-        self._questions = cast(IO[bytes], self._process.stdin)
-        self._answers = cast(IO[bytes], self._process.stdout)
-        for pipe in (self._questions, self._answers):
-            _widen(pipe)
+        questions = cast(IO[bytes], self._process.stdin)
+        answers = cast(IO[bytes], self._process.stdout)
+        self._exchange = Exchange(answers, questions, file, keeps=False)
 
-    def ask(self, question: bytes) -> bytearray:
-        """The pickled answer to a pickled (function, arguments); EOFError where none comes."""
-        self._questions.write(question)
-        self._questions.flush()
-        answer = bytearray(int.from_bytes(self._answers.read(8), "little"))
-        if not answer or self._answers.readinto(answer) < len(answer):  # type: ignore[attr-defined]
-            raise EOFError
-        return answer
+    def ask(self, question: Message) -> tuple[bytes, list[Any]]:
+        """What answers (function, arguments); OSError or EOFError where nothing comes."""
+        self._exchange.send(question)
+        return self._exchange.receive()
 
     def stop(self) -> None:
         """End it, whatever it does."""
         self._process.kill()
         self._process.wait()
-
-
-def _widen(pipe: IO[bytes]) -> None:
-    """Let a pipe hold a megabyte, where that can be asked for: a tensor's codes are some."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+        self._file.close()
 
 
 class _Processes:

@@ -1,4 +1,4 @@
-"""python -m cachegen_cli.worker: calls what `parallel` tells it to, until its input ends."""
+"""python -m cachegen_cli.worker FILE: calls what `parallel` tells it to, until its input ends."""
 
 from __future__ import annotations
 
@@ -6,30 +6,28 @@ import os
 import pickle
 import sys
 
+from cachegen_cli.exchange import Exchange, light, message
+
 
 def main() -> None:
-    """Read (function, arguments) from stdin, write (whether it returned, what), behind the length
-    of that, to stdout.
-    """
+    """Read (function, arguments) from stdin, write (whether it returned, what) to stdout."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
-    questions = sys.stdin.buffer
+    exchange = Exchange(sys.stdin.buffer, answers, int(sys.argv[1]), keeps=True)
     while True:
         try:
-            function, args = pickle.load(questions)
+            pickled, arrays = exchange.receive()
         except EOFError:
             return
         try:
-            found = True, function(*args)
+            function, args = pickle.loads(pickled, buffers=arrays)
+            found = message((True, light(function(*args))))
         except Exception as error:
-            found = False, error
-        answer = pickle.dumps(found, protocol=5)
+            found = message((False, error))
         try:
-            answers.write(len(answer).to_bytes(8, "little"))
-            answers.write(answer)
-            answers.flush()
-        except BrokenPipeError:  # nobody is there any more
-            os._exit(0)
+            exchange.send(found)
+        except OSError:  # nobody is there any more, or no room for arrays
+            os._exit(1)
 
 
 if __name__ == "__main__":

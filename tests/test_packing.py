@@ -316,7 +316,7 @@ def test_verify_fails_where_something_is_wrong(captured, monkeypatch, broken):
     from cachegen_cli import parallel, unpacking, verification
 
     whole = unpacking.decode
-    monkeypatch.setattr(parallel._processes, "take", lambda: None)  # they know of no patch
+    monkeypatch.setattr(parallel._processes, "pay", lambda: False)  # they know of no patch
     if broken == "codes":
         monkeypatch.setattr(unpacking, "decode", lambda data, known: whole(data, known) ^ 1)
     elif broken == "values":

@@ -125,6 +125,39 @@ def test_streams_are_the_same_from_everywhere(processes):
     assert in_threads(encode, *given) == [encode(*each) for each in given]
 
 
+def test_arrays_and_long_bytes_come_back_as_they_are(processes):
+    given = [np.arange(n, dtype=np.int16).reshape(shape) for n, shape in
+             ((0, (0, 3)), (6, (2, 3)), (600_000, (3, 200_000)), (5, (5,)))]  # fmt: skip
+    for array, found in zip(given, in_threads(np.negative, *((x,) for x in given)), strict=True):
+        assert found.dtype == array.dtype and (found == -array).all()
+    long = [bytes([n]) * n * 50_000 for n in range(5)]
+    found = in_threads(bytes.upper, *((x,) for x in long))
+    assert found == long and {type(x) for x in found} == {bytes}
+    transposed = given[2].T
+    assert (in_threads(np.negative, (transposed,))[0] == -transposed).all()
+
+
+def test_without_room_for_arrays_work_is_done_here(processes, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    found = in_threads(np.negative, *[(np.arange(9),)] * 5)
+    assert all((each == -np.arange(9)).all() for each in found)
+
+
+def test_calls_wait_for_processes_and_end_with_them(processes):
+    jobs = [partial(in_process, time.sleep, 0.01 * n) for n in range(9)]
+    assert list(ahead(jobs, 5)) == [None] * 9 and len(processes._all) == 2
+    before = set(parallel._threads)  # what another test has left asleep
+    waiting = ahead([partial(in_process, time.sleep, n) for n in (0, 30, 30, 30)], 4)
+    next(waiting)
+    waiting.close()
+    for thread in set(parallel._threads) - before:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
 def test_output_of_libraries_is_no_answer(processes):
     assert in_threads(print, ("noise",)) == [None]
     assert in_threads(np.add, (1, 2)) == [3]
