@@ -51,7 +51,8 @@ class Exchange:
             that what is sent meanwhile goes behind them; else they are copied.
     """
 
-    def __init__(self, reader: IO[bytes], writer: IO[bytes], file: int, keeps: bool) -> None:
+    def __init__(self, reader: IO[bytes], writer: IO[bytes], file: IO[bytes], keeps: bool) -> None:
+        # the file itself, so that its number is not another's while a thread is at it
         self._reader, self._writer, self._file, self._keeps = reader, writer, file, keeps
         self._free = 0  # where what is sent may begin
 
@@ -61,7 +62,7 @@ class Exchange:
         for array in sent.arrays:
             rest = array  # written, not mapped: a full disk is then an error, not a signal
             while rest:
-                written = os.pwrite(self._file, rest, at)
+                written = os.pwrite(self._file.fileno(), rest, at)
                 at, rest = at + written, rest[written:]
         self._writer.write(_HEADER.pack(len(sent.pickled), len(sent.arrays), self._free))
         self._writer.write(b"".join(_LENGTH.pack(array.nbytes) for array in sent.arrays))
@@ -76,7 +77,7 @@ class Exchange:
         if not any(sizes):
             return pickled, [b"" for _ in sizes]
         arrays: list[Any] = []
-        whole = memoryview(mmap.mmap(self._file, at + sum(sizes)))
+        whole = memoryview(mmap.mmap(self._file.fileno(), at + sum(sizes)))
         for size in sizes:
             arrays.append(whole[at : at + size] if self._keeps else bytes(whole[at : at + size]))
             at += size

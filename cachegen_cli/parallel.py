@@ -127,16 +127,15 @@ class _Process:
 
     def __init__(self) -> None:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._file = shared_file()
-        file = self._file.fileno()
+        file = shared_file()
         # -P: the caller's path, not its folder
-        command = [sys.executable, "-P", "-m", "cachegen_cli.worker", str(file)]
+        command = [sys.executable, "-P", "-m", "cachegen_cli.worker", str(file.fileno())]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            pass_fds=[file],
+            pass_fds=[file.fileno()],
             start_new_session=True,  # Ctrl-C is for the caller alone
         )
         questions = cast(IO[bytes], self._process.stdin)
@@ -152,7 +151,6 @@ class _Process:
         """End it, whatever it does."""
         self._process.kill()
         self._process.wait()
-        self._file.close()
 
 
 class _Processes:

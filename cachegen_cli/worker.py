@@ -13,7 +13,8 @@ def main() -> None:
     """Read (function, arguments) from stdin, write (whether it returned, what) to stdout."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
-    exchange = Exchange(sys.stdin.buffer, answers, int(sys.argv[1]), keeps=True)
+    file = os.fdopen(int(sys.argv[1]), "r+b", buffering=0)
+    exchange = Exchange(sys.stdin.buffer, answers, file, keeps=True)
     while True:
         try:
             pickled, arrays = exchange.receive()
