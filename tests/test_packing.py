@@ -313,10 +313,11 @@ def test_verify_passes(captured, windows):
 
 @pytest.mark.parametrize("broken", ["codes", "values", "prediction", "error"])
 def test_verify_fails_where_something_is_wrong(captured, monkeypatch, broken):
-    from cachegen_cli import parallel, unpacking, verification
+    from cachegen_cli import unpacking, verification
+    from cachegen_cli.parallel import processes
 
     whole = unpacking.decode
-    monkeypatch.setattr(parallel._processes, "pay", lambda: False)  # they know of no patch
+    monkeypatch.setattr(processes.pool, "pay", lambda: False)  # they know of no patch
     if broken == "codes":
         monkeypatch.setattr(unpacking, "decode", lambda data, known: whole(data, known) ^ 1)
     elif broken == "values":

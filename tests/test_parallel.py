@@ -13,10 +13,10 @@ from operator import truediv
 import numpy as np
 import pytest
 
-from cachegen_cli import parallel
 from cachegen_cli.coding import choose, encode
 from cachegen_cli.errors import InputError
-from cachegen_cli.parallel import ahead, in_process
+from cachegen_cli.parallel import ahead, in_process, threads
+from cachegen_cli.parallel import processes as room
 
 from test_counts import codes_of  # isort: skip
 
@@ -24,10 +24,10 @@ from test_counts import codes_of  # isort: skip
 @pytest.fixture
 def processes(monkeypatch):
     """Processes from the first call on, and none left behind."""
-    fresh = parallel._Processes()
+    fresh = room._Processes()
     fresh.spent = 1e9
-    monkeypatch.setattr(parallel, "_processes", fresh)
-    monkeypatch.setattr(parallel, "CORES", 2)
+    monkeypatch.setattr(room, "pool", fresh)
+    monkeypatch.setattr(room, "CORES", 2)
     yield fresh
     fresh.stop()
 
@@ -149,11 +149,11 @@ def test_without_room_for_arrays_work_is_done_here(processes, monkeypatch):
 def test_calls_wait_for_processes_and_end_with_them(processes):
     jobs = [partial(in_process, time.sleep, 0.01 * n) for n in range(9)]
     assert list(ahead(jobs, 5)) == [None] * 9 and len(processes._all) == 2
-    before = set(parallel._threads)  # what another test has left asleep
+    before = set(threads._threads)  # what another test has left asleep
     waiting = ahead([partial(in_process, time.sleep, n) for n in (0, 30, 30, 30)], 4)
     next(waiting)
     waiting.close()
-    for thread in set(parallel._threads) - before:
+    for thread in set(threads._threads) - before:
         thread.join(10)
         assert not thread.is_alive()
 
@@ -180,9 +180,9 @@ def test_a_process_that_dies_in_the_midst_of_an_answer_is_done_without(processes
 
 
 def test_no_more_are_started_where_they_die(processes, monkeypatch):
-    monkeypatch.setattr(parallel.sys, "executable", "/bin/true")
+    monkeypatch.setattr(room.sys, "executable", "/bin/true")
     assert in_threads(truediv, *[(1, 2)] * 9) == [0.5] * 9
-    assert parallel._DEATHS <= processes.died <= parallel._DEATHS + 1 and not processes._all
+    assert room._DEATHS <= processes.died <= room._DEATHS + 1 and not processes._all
 
 
 def test_folders_with_modules_of_the_same_names_change_nothing(processes, tmp_path, monkeypatch):

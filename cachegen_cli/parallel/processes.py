@@ -1,87 +1,24 @@
-"""Work beside the caller's: jobs in threads, and long calls in processes of their own.
-
-MLX and the order of results stay with the caller. Threads are enough for what numpy does
-without Python's lock; the coder keeps the lock, so a thread may pass its calls to a process.
-"""
+"""Long calls in processes of their own, which are kept for the next."""
 
 from __future__ import annotations
 
-import atexit
 import os
 import pickle
 import subprocess
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import IO, Any, TypeVar, cast
 
-from cachegen_cli.exchange import Exchange, Message, message, shared_file
+from cachegen_cli.parallel.exchange import Exchange, Message, message, shared_file
 
 T = TypeVar("T")
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-CODERS = CORES + 1  # threads of coding work: while processes are at it, one prepares its call
 _DEATHS = 3  # of processes, after which none is started any more
 _WORTH_SECONDS = 0.5  # of calls done here, after which starting processes will pay
-
-
-def ahead(jobs: Iterable[Callable[[], T]], workers: int = 1) -> Iterator[T]:
-    """What jobs return, in their order, each run in a thread beside the caller.
-
-    Jobs are drawn by the caller; at most ``workers`` of them wait or run meanwhile. An
-    exception, theirs or the caller's, ends the rest and what runs in processes.
-    """
-    waiting: deque[Future[T]] = deque()
-    tasks: SimpleQueue[tuple[Future[T], Callable[[], T]] | None] = SimpleQueue()
-    for _ in range(workers):
-        # daemons, since an interrupted run does not wait for what they do
-        thread = threading.Thread(target=_work, args=(tasks,), daemon=True)
-        _threads.add(thread)
-        thread.start()
-    try:
-        for job in jobs:
-            if len(waiting) >= workers:
-                yield waiting.popleft().result()
-            waiting.append(Future())
-            tasks.put((waiting[-1], job))
-            del job
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        unfinished = [future for future in waiting if not future.cancel() and not future.done()]
-        if unfinished:
-            _processes.stop()
-        for _ in range(workers):
-            tasks.put(None)
-
-
-def _work(tasks: SimpleQueue[tuple[Future[T], Callable[[], T]] | None]) -> None:
-    """Do jobs until there are none."""
-    while (task := tasks.get()) is not None:
-        future, job = task
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(job())
-            except BaseException as error:
-                future.set_exception(error)
-        del task, future, job  # nothing of them is to live until the next one
-    _threads.discard(threading.current_thread())
-
-
-def still_at_work(seconds: float) -> bool:
-    """Whether threads go on with what nobody wants any more, after waiting so long for them.
-
-    Python must not end before them: it would stop them in the midst of compiled code.
-    """
-    until = time.monotonic() + seconds
-    for thread in list(_threads):
-        thread.join(max(until - time.monotonic(), 0))
-    return any(thread.is_alive() for thread in list(_threads))
 
 
 def in_process(function: Callable[..., T], *args: Any) -> T:
@@ -91,23 +28,23 @@ def in_process(function: Callable[..., T], *args: Any) -> T:
         function: of a module, with arguments that can be pickled. Arrays that it returns may
             not be written to.
     """
-    if threading.current_thread() is threading.main_thread() or not _processes.pay():
+    if threading.current_thread() is threading.main_thread() or not pool.pay():
         return _here(function, args)
     # a process is taken for no longer than it takes to ask, work and answer
     question = message((function, args))
-    process = _processes.take()
+    process = pool.take()
     if process is None:
         return _here(function, args)
     try:
         pickled, arrays = process.ask(question)
     except BaseException as error:
         process.stop()
-        if _processes.forgotten(process):
+        if pool.forgotten(process):
             raise RuntimeError("the work was ended") from error
         if not isinstance(error, OSError | EOFError):
             raise
         return function(*args)  # the system ended it, perhaps in the midst of an answer
-    _processes.give(process)
+    pool.give(process)
     done, value = pickle.loads(pickled, buffers=arrays)
     if not done:
         raise value
@@ -118,7 +55,7 @@ def in_process(function: Callable[..., T], *args: Any) -> T:
 def _here(function: Callable[..., T], args: tuple[Any, ...]) -> T:
     started = time.perf_counter()
     result = function(*args)
-    _processes.spent += time.perf_counter() - started
+    pool.spent += time.perf_counter() - started
     return result
 
 
@@ -129,7 +66,7 @@ class _Process:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         file = shared_file()
         # -P: the caller's path, not its folder
-        command = [sys.executable, "-P", "-m", "cachegen_cli.worker", str(file.fileno())]
+        command = [sys.executable, "-P", "-m", "cachegen_cli.parallel.worker", str(file.fileno())]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -214,7 +151,4 @@ class _Processes:
             process.stop()
 
 
-_processes = _Processes()
-_threads: set[threading.Thread] = set()
-atexit.register(still_at_work, 5)
-atexit.register(_processes.stop)  # first: a thread may wait for one
+pool = _Processes()

@@ -1,4 +1,4 @@
-"""python -m cachegen_cli.worker FILE: calls what `parallel` tells it to, until its input ends."""
+"""A process that calls what `processes` tells it to, until its input ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import pickle
 import sys
 
-from cachegen_cli.exchange import Exchange, light, message
+from cachegen_cli.parallel.exchange import Exchange, light, message
 
 
 def main() -> None:
