@@ -228,18 +228,18 @@ def estimates(histograms: Histograms, head_parameter_bytes: int) -> Estimates:
 
     tokens, dim = histograms.tokens, histograms.raw.shape[1]
 
-    def by_head(bits: Floats) -> list[int]:
-        found = np.minimum(bits, tokens * dim // bits.shape[1] * histograms.bits).sum(axis=1)
+    def by_head(bits: Floats, n_symbols: int) -> list[int]:
+        found = np.minimum(bits, n_symbols * histograms.bits).sum(axis=1)
         # rounded first, so that float noise never adds a byte
         return [ceil(round(b, 6) / 8) + head_parameter_bytes for b in found.tolist()]
 
     def pooled(counts: npt.NDArray[np.int64]) -> list[int]:
-        return by_head(information(counts, tokens * dim)[:, None])
+        return by_head(information(counts, tokens * dim)[:, None], tokens * dim)
 
     return Estimates(
-        by_head(histograms.raw_bits),
+        by_head(histograms.raw_bits, tokens),
         pooled(histograms.raw_pooled),
-        by_head(histograms.delta_bits),
+        by_head(histograms.delta_bits, tokens),
         pooled(histograms.delta_pooled),
     )
 

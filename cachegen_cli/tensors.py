@@ -105,7 +105,8 @@ class Tensor:
         started = time.perf_counter()
         self._values.check()
         wanted = self.parameters.arrays if self.parameters else []
-        mx.eval(wanted, self._errors, self.middle, [plane.codes for plane in self._codes])
+        self._kept = self.kept.view(mx.uint16)
+        mx.eval(wanted, self._errors, self.middle, self._kept, [p.codes for p in self._codes])
         self._codes = [plane if plane.bits else _on_host(plane.codes) for plane in self._codes]
         self.signal, self.error = self._values.signal, summed(self._errors)
         del self._values
@@ -223,8 +224,7 @@ class Tensor:
         """The tensor encoded, as a file holds it."""
         streams = [plane.encoded() for plane in self.planes]
         parameters, wide = self.parameters.encode() if self.parameters else (b"", False)
-        patterns = np.asarray(self.kept.view(mx.uint16)) if self.kept.size else np.zeros(0)
-        kept = patterns.astype("<u2").tobytes()
+        kept = np.asarray(self._kept).astype("<u2").tobytes()
         return Section(b"".join(streams), parameters, kept, wide)
 
 

@@ -13,6 +13,7 @@ from tiny import LLAMA, MAMBA, SLIDING, make_model
 
 import cachegen_cli.device  # noqa: F401  before any test imports mlx, so that OpenBLAS counts
 from cachegen_cli import __main__ as entry
+from cachegen_cli.parallel import threads
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before any test imports huggingface_hub
 
@@ -73,6 +74,7 @@ def cachegen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     def run(*arguments: object) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["cachegen", *map(str, arguments)])
         monkeypatch.setattr(signal, "signal", lambda *_: None)
+        monkeypatch.setattr(threads, "_threads", set())  # what other tests have left at work
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             entry.main()

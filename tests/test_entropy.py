@@ -110,6 +110,9 @@ def test_histograms_count_every_code_and_delta(bits, heads, dim, tokens, seed):
 
 
 def test_no_tokens_cost_only_their_parameters():
+    for shape in ((2, 0, 5), (2, 3, 0)):
+        nothing = estimates(channel_histograms(np.zeros(shape, np.uint8), 4), 7)
+        assert nothing == ([7, 7],) * 4
     empty = channel_histograms(np.zeros((2, 3, 0), np.uint8), 4)
     assert estimates(empty, 12) == ([12, 12],) * 4
 

@@ -337,6 +337,18 @@ def test_verify_fails_where_something_is_wrong(captured, monkeypatch, broken):
     assert "4 of 4 layers FAIL" in render(found, "table", width=300)
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are not counted there")
+def test_threads_that_code_leave_mlx_alone(captured, tmp_path):
+    """MLX would give each a stream of its own, whose thread stays."""
+    counts = []
+    for n, scheme in enumerate(("cachegen", "uniform", "group") * 2):
+        settings = Settings(4, 4, scheme=scheme, keep_first=2)
+        pack(captured, tmp_path / f"{n}.cgkv", settings)
+        assert verify(captured, settings=settings).passed
+        counts.append(len(list(Path("/proc/self/task").iterdir())))
+    assert counts[-1] <= counts[0] + 2
+
+
 def test_caches_that_cannot_be_packed(mamba, captured, tmp_path):
     from mlx_lm.models.cache import ArraysCache
 

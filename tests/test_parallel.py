@@ -15,7 +15,7 @@ import pytest
 
 from cachegen_cli.coding import choose, encode
 from cachegen_cli.errors import InputError
-from cachegen_cli.parallel import ahead, in_process, threads
+from cachegen_cli.parallel import ahead, in_process, still_at_work
 from cachegen_cli.parallel import processes as room
 
 from test_counts import codes_of  # isort: skip
@@ -73,11 +73,13 @@ def test_an_error_ends_the_rest():
 
 
 def test_leaving_does_not_wait_for_what_runs():
-    started = time.perf_counter()
-    results = ahead([partial(time.sleep, 0), partial(time.sleep, 30), partial(time.sleep, 30)], 2)
+    started, leave = time.perf_counter(), threading.Event()
+    results = ahead([partial(leave.wait, wait) for wait in (0, 30, 30)], 2)
     next(results)
     results.close()
     assert time.perf_counter() - started < 10
+    leave.set()  # a command that fails in the same process would end it with what still runs
+    assert not still_at_work(10)
 
 
 def test_calls_go_to_processes(processes):
@@ -149,13 +151,10 @@ def test_without_room_for_arrays_work_is_done_here(processes, monkeypatch):
 def test_calls_wait_for_processes_and_end_with_them(processes):
     jobs = [partial(in_process, time.sleep, 0.01 * n) for n in range(9)]
     assert list(ahead(jobs, 5)) == [None] * 9 and len(processes._all) == 2
-    before = set(threads._threads)  # what another test has left asleep
     waiting = ahead([partial(in_process, time.sleep, n) for n in (0, 30, 30, 30)], 4)
     next(waiting)
     waiting.close()
-    for thread in set(threads._threads) - before:
-        thread.join(10)
-        assert not thread.is_alive()
+    assert not still_at_work(10)
 
 
 def test_output_of_libraries_is_no_answer(processes):

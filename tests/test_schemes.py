@@ -207,7 +207,7 @@ class TestCacheGen:
         x = np.ones((2, 1, 4), np.float16)
         x[1, 0, 3] = 15
         coded = CacheGen(32).code(mx.array(x), no_rows(1), {})
-        assert np.array(coded.parameters.arrays[0]).tolist() == [15]
+        assert np.array(coded.parameters.numbers[0]).tolist() == [15]
         assert np.array(coded.planes[0].codes)[0].ravel().tolist() == [16] * 4
 
     def test_bins_by_layer(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -52,7 +53,9 @@ class Plane(NamedTuple):
 
 
 class Parameters(Protocol):
-    """What a decoder needs beside the codes. Evaluate `arrays` before the rest."""
+    """What a decoder needs beside the codes. Evaluate `arrays` before the rest, which is
+    numpy's work: it may be another thread's.
+    """
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -74,25 +77,29 @@ class Parameters(Protocol):
 class Arrays:
     """Parameters that are arrays of 16-bit numbers, one after another, with an axis of tokens."""
 
-    arrays: list[mx.array]
+    numbers: list[mx.array]
     axis: int = 0
 
     @classmethod
     def joined(cls, parts: list[Arrays]) -> Arrays:
         """Each array of all blocks, one behind the other."""
         axis = parts[0].axis
-        arrays = zip(*(part.arrays for part in parts), strict=True)
+        arrays = zip(*(part.numbers for part in parts), strict=True)
         return cls([mx.concatenate(list(array), axis=axis) for array in arrays], axis)
+
+    @cached_property
+    def arrays(self) -> list[mx.array]:
+        """The numbers' bit patterns."""
+        return [x.view(mx.uint16) for x in self.numbers]
 
     @property
     def stored_bytes(self) -> int:
         """Two bytes a number."""
-        return sum(2 * x.size for x in self.arrays)
+        return sum(2 * x.size for x in self.numbers)
 
     def encode(self) -> tuple[bytes, bool]:
         """The numbers' bit patterns."""
-        patterns = [np.asarray(x.view(mx.uint16)) for x in self.arrays if x.size]
-        return b"".join(p.astype("<u2").tobytes() for p in patterns), False
+        return b"".join(np.asarray(x).astype("<u2").tobytes() for x in self.arrays), False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ keys wherever it stands. With the mean of each channel::
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import sqrt
 from typing import Any, ClassVar
 
@@ -151,10 +152,10 @@ class _Parameters:
         """Every block has the same."""
         return parts[0]
 
-    @property
+    @cached_property
     def arrays(self) -> list[mx.array]:
-        """What to evaluate."""
-        return [self.step, self.mean]
+        """The step, and the means' bit patterns."""
+        return [self.step, self.mean.view(mx.uint16)]
 
     @property
     def stored_bytes(self) -> int:
@@ -163,5 +164,8 @@ class _Parameters:
 
     def encode(self) -> tuple[bytes, bool]:
         """The step, then the means."""
-        step = np.asarray(self.step).astype("<f4").tobytes()
-        return step + np.asarray(self.mean.view(mx.uint16)).astype("<u2").tobytes(), False
+        step, means = self.arrays
+        return (
+            np.asarray(step).astype("<f4").tobytes() + np.asarray(means).astype("<u2").tobytes(),
+            False,
+        )
