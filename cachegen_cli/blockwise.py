@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,5 +32,6 @@ def total(parts: list[mx.array]) -> npt.NDArray[np.float64]:
 
 
 def summed(parts: list[mx.array]) -> float:
-    """The sum of all evaluated numbers, rounded to float32 only once."""
-    return float(np.float32(sum(np.asarray(part).sum(dtype=np.float64) for part in parts)))
+    """The sum of all evaluated numbers, rounded to float32 only once; infinite beyond that."""
+    found = sum(float(np.asarray(part).sum(dtype=np.float64)) for part in parts)
+    return float(np.float32(found)) if abs(found) < np.finfo(np.float32).max else math.inf * found

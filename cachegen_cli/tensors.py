@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import fields
 from functools import cached_property
@@ -70,7 +71,11 @@ class Tensor:
         self.seconds = dict(zip(STAGES, took, strict=True))
 
     def _quantize(self, values: Values, restored: bool) -> None:
-        scheme = self.scheme.fitted(values.middle, values.rows)
+        try:
+            scheme = self.scheme.fitted(values.middle, values.rows)
+        except InputError as refused:
+            values.check()  # which may know better
+            raise InputError(f"{self.name}: {refused.message}", refused.hint) from refused
         planes, parameters, middles = [], [], list[mx.array]()
         for block in values.blocks(scheme.tokens_together):
             coded = scheme.code(*block)
@@ -109,6 +114,8 @@ class Tensor:
         mx.eval(wanted, self._errors, self.middle, self._kept, [p.codes for p in self._codes])
         self._codes = [plane if plane.bits else _on_host(plane.codes) for plane in self._codes]
         self.signal, self.error = self._values.signal, summed(self._errors)
+        if not math.isfinite(self.error):
+            self.error = self._wide_error()
         del self._values
         settled = time.perf_counter()
         self._counts = [counting.read() if counting else None for counting in self._counting]
@@ -116,6 +123,25 @@ class Tensor:
         self.seconds["quantize"] += settled - started
         self.seconds["count"] += time.perf_counter() - settled
         return self
+
+    def _wide_error(self) -> float:
+        """The error's energy in float64, where float32 does not hold it.
+
+        Raises:
+            InputError: a decoder would give infinite values back.
+        """
+        scheme = self.scheme.fitted(self._values.middle, self._values.rows)
+        energy = 0.0
+        for block in self._values.blocks(scheme.tokens_together):
+            restored = scheme.code(block.x, block.rows, {}).restored.astype(block.x.dtype)
+            back, x = (np.asarray(y.astype(mx.float32), np.float64) for y in (restored, block.x))
+            energy += float(np.square(back - x).sum())
+        if not math.isfinite(energy):
+            raise InputError(
+                f"{self.name}: {self.settings.scheme} would give infinite numbers back",
+                "they are at the end of their dtype's range; try --scheme exact",
+            )
+        return energy
 
     @property
     def bits(self) -> int:

@@ -6,6 +6,8 @@ import math
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from cachegen_cli.blockwise import spans, summed
 from cachegen_cli.device import fused, mx, start
 from cachegen_cli.errors import InputError
@@ -54,13 +56,16 @@ class Values:
 
     @cached_property
     def signal(self) -> float:
-        """Sum of all squares."""
-        return summed(self._energies)
+        """Sum of all squares; infinite where some values are."""
+        found = summed(self._energies)
+        if math.isfinite(found):
+            return found
+        # squares of finite bfloat16 numbers may be infinite in float32
+        return float(np.square(np.asarray(self._x.astype(mx.float32), np.float64)).sum())
 
     def check(self) -> None:
         """Raise InputError if some values are not finite."""
-        # squares of finite bfloat16 numbers may be infinite
-        if not math.isfinite(self.signal) and not mx.isfinite(self._x).all().item():
+        if not math.isfinite(self.signal):
             raise InputError(
                 f"{self.name} hold NaN or infinite values",
                 "a model that overflows its 16-bit dtype does this; try another precision",

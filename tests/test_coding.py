@@ -21,6 +21,18 @@ from cachegen_cli.coding.statistics import statistics, symbols_of
 from cachegen_cli.coding.tables import TableSet, decode_tables, frequencies, weights
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("model", ["pooled", "channel", "shape", "context"])
+def test_bounds_hold_for_millions_of_symbols(bits, model):
+    """The coder loses a little at every symbol."""
+    rng = np.random.default_rng(bits)
+    codes = np.rint(rng.normal(2**bits / 2, 2**bits / 8, (256, 6000)))
+    codes = np.clip(codes, 0, 2**bits - 1).astype(np.uint8)
+    choice = choose(codes, bits, model=model)
+    length = len(encode(codes, bits, choice))
+    assert length <= choice.predicted_bytes <= length * 1.001 + 24
+
+
 def codes_of(kind: str, bits: int, channels: int, tokens: int, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     top = 2**bits - 1

@@ -317,6 +317,23 @@ def scored(llama):
     return capture(str(llama), TEXT, continuation=40)
 
 
+def test_energies_of_the_largest_numbers_are_finite():
+    x = values("", 1, 64, mx.bfloat16)
+    x[0, 3, 5] = 1e20
+    for text in ("group", "mlx:group_size=32", "cachegen", "exact"):
+        found = tensor(x, text)
+        assert found.signal == pytest.approx(1e40, rel=0.01) and found.error < 1e40
+        assert mx.isfinite(found.restored()).all()
+
+
+def test_numbers_that_would_come_back_infinite_are_refused():
+    x = mx.zeros((1, 64, 32), mx.bfloat16)
+    x[0, 3], x[0, 4] = 3.38e38, -3.38e38
+    with pytest.raises(InputError, match="group would give infinite numbers back"):
+        tensor(x, "group")
+    assert tensor(x, "exact").error == 0
+
+
 class TestUniform:
     def test_undoing_the_rotation_makes_repeats_alike(self, scored):
         known = analyze(scored, scheme="uniform")
@@ -348,6 +365,15 @@ class TestUniform:
         found = analyze(scored, scheme="uniform:step=0.25").measurement
         rms = (sum(t.error_energy for t in found.tensors) / found.totals.elements) ** 0.5
         assert rms == pytest.approx(0.25 / 12**0.5, rel=0.1)
+
+    def test_squares_beyond_float32_are_refused(self):
+        x = values("", 1, 64, mx.bfloat16)
+        x[0, 3, 5] = 3e19
+        with pytest.raises(InputError, match="it: squares of its values are beyond float32"):
+            tensor(x, "uniform")
+        x[0, 3, 5] = float("nan")
+        with pytest.raises(InputError, match="NaN"):
+            tensor(x, "uniform")
 
     def test_windows_and_files_without_a_model(self, sliding, tmp_path):
         from cachegen_cli import unpack

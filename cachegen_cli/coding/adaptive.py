@@ -65,7 +65,7 @@ def _measured_bytes(codes: npt.NDArray[Any], found: Repeats, scales: Integers | 
     measure = _Measure()
     channels, tokens = codes.shape
     _run(measure, codes, channels, tokens, found, scales)
-    return stream_bytes(measure.bits)
+    return stream_bytes(measure.bits, measure.symbols)
 
 
 def decode_adaptive(
@@ -107,7 +107,7 @@ class _Measure:
     """Adds up the information of codes."""
 
     def __init__(self) -> None:
-        self.bits = 0.0
+        self.bits, self.symbols = 0.0, 0
 
     def code(self, state: State, classes: Integers, residuals: Integers) -> Integers:
         """Measure residuals and give them back."""
@@ -119,6 +119,8 @@ class _Measure:
         excess = np.abs(high[np.abs(high) >= LARGEST]) - LARGEST + 1
         extra = 5 * excess.size + sum(int(v).bit_length() - 1 for v in excess)
         self.bits += float(shifts.sum() - np.log2(chances).sum()) + extra
+        pieces = int((-(-shifts // _PIECE)).sum()) + excess.size * -(-32 // _PIECE)
+        self.symbols += residuals.size + pieces + excess.size
         return residuals
 
 

@@ -43,7 +43,8 @@ class Choice:
     @property
     def predicted_bytes(self) -> int:
         """Upper bound of the stream's length, within 0.1 % + 12 bytes for each of its two
-        range-coded streams, tables and payload.
+        range-coded streams, tables and payload; some hundred bytes where a context's tables
+        are nearly all alike.
         """
         return HEADER_BYTES + self.fit.table_bytes + self.fit.payload_bytes
 

@@ -52,7 +52,8 @@ class Context(TableFit):
         rows[0] = np.maximum(rows[0], stats.first > 0)
         bits = payload_bits(stats.first[None], rows[:1]) + payload_bits(stats.pairs, rows[1:])
         n = stats.n_symbols
-        return cls(stats.delta, stats.low, n, TableSet(rows, True), stream_bytes(bits))
+        payload = stream_bytes(bits, stats.blocks)
+        return cls(stats.delta, stats.low, n, TableSet(rows, True), payload)
 
     def payload(self, symbols: Symbols) -> bytes:
         """The symbols [C, T], coded."""

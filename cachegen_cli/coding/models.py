@@ -51,7 +51,7 @@ class Pooled(TableFit):
         """Fit to the counts of a tensor."""
         counts = stats.pooled[None]
         rows = weights(counts)
-        payload = stream_bytes(payload_bits(counts, rows))
+        payload = stream_bytes(payload_bits(counts, rows), stats.blocks)
         return cls(stats.delta, stats.low, stats.n_symbols, TableSet(rows, False), payload)
 
     def payload(self, symbols: Symbols) -> bytes:
@@ -85,7 +85,7 @@ class Channel(TableFit):
         counts = stats.channel
         mean = stats.pooled[None] // len(counts)
         rows = np.concatenate([weights(mean), weights(counts)])
-        payload = stream_bytes(payload_bits(counts, rows[1:]))
+        payload = stream_bytes(payload_bits(counts, rows[1:]), stats.n)
         return cls(stats.delta, stats.low, stats.n_symbols, TableSet(rows, False), payload)
 
     def payload(self, symbols: Symbols) -> bytes:
@@ -120,8 +120,8 @@ class Shape:
     def fit(cls, stats: Statistics) -> Shape:
         """Fit to the counts of a tensor."""
         shape, location, edge, bits = shapes.fit(stats.channel)
-        n = stats.n_symbols
-        return cls(stats.delta, stats.low, n, shape, location, edge, stream_bytes(bits))
+        payload = stream_bytes(bits, stats.n)
+        return cls(stats.delta, stats.low, stats.n_symbols, shape, location, edge, payload)
 
     @staticmethod
     def least_bytes(stats: Statistics) -> float:
@@ -225,7 +225,8 @@ class Calibrated:
         n = rows.shape[1]
         if counts[:, n:].any():
             return None
-        return cls(rows, n, stream_bytes(code_length(counts[:, :n].astype(np.int64), rows)))
+        bits = code_length(counts[:, :n].astype(np.int64), rows)
+        return cls(rows, n, stream_bytes(bits, int(counts.sum())))
 
     def tables(self) -> bytes:
         """None."""

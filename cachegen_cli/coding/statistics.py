@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cachegen_cli.coding.blocks import block_length
 from cachegen_cli.coding.counts import Counts, Pairs, segment_starts
 
 Integers = npt.NDArray[np.integer[Any]]
@@ -45,6 +46,18 @@ class Statistics:
     def n_symbols(self) -> int:
         """Symbols from the smallest to the largest that occurs, at least 2."""
         return self.channel.shape[1]
+
+    @property
+    def n(self) -> int:
+        """Symbols in all channels."""
+        return int(self.pooled.sum())
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of symbols in all channels, and symbols behind each channel's last block."""
+        k = block_length(self.n_symbols)
+        tokens = self.n // len(self.channel)
+        return len(self.channel) * (tokens // k + tokens % k)
 
 
 def statistics(counts: Counts) -> tuple[Statistics, Statistics]:

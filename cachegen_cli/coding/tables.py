@@ -83,7 +83,7 @@ class TableSet:
     def predicted_bytes(self) -> int:
         """Upper bound of the length of `encode`'s result."""
         gains = 0 if self.gains is None else len(self.gains)
-        return _MODEL_BYTES + gains + stream_bytes(self._bits)
+        return _MODEL_BYTES + gains + stream_bytes(self._bits, self.rows.size)
 
     def encode(self) -> bytes:
         """Model bytes, gains if there are any, and range-coded differences."""

@@ -85,7 +85,7 @@ class Uniform(ByToken):
         return Coded([Plane(wide, 0)], own, self._values(codes, own.step, own.mean, rows))
 
     def fitted(self, x: mx.array, rows: Rows) -> Uniform:
-        """The scheme with a tensor's step and means."""
+        """The scheme with a tensor's step and means; InputError where there is no such step."""
         return replace(self, own=self._measured(x, rows))
 
     def _measured(self, x: mx.array, rows: Rows) -> _Parameters:
@@ -99,6 +99,8 @@ class Uniform(ByToken):
         mx.eval(sums, squares)
         mean = mx.array((total(sums) / tokens).astype(np.float32)).astype(x.dtype)
         step = self.step or _rounded(np.sqrt(total(squares).sum() / x.size) * self.error * sqrt(12))
+        if not np.isfinite(step):
+            raise InputError("squares of its values are beyond float32", "try --scheme exact")
         return _Parameters(mx.array(max(step, _SMALLEST_STEP)), mean)
 
     def restore(
