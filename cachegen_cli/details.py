@@ -45,7 +45,7 @@ class _Counted(NamedTuple):
 
 
 def _counted(plane: Counts) -> _Counted:
-    pooled = plane.histograms.raw.sum(axis=(0, 1), dtype=np.int64)
+    pooled = plane.histograms.raw_pooled.sum(axis=0)
     used = np.flatnonzero(pooled)
     counts = pooled[used[0] : used[-1] + 1]
     bits = plane.histograms.raw_bits.ravel()
