@@ -13,7 +13,7 @@ from cachegen_cli.errors import CachegenError, UsageError
 from cachegen_cli.infos import tool_versions
 from cachegen_cli.measuring import Measured, measure_texts, pooled_over, stepped
 from cachegen_cli.model import Model, one_line
-from cachegen_cli.notices import notices_of
+from cachegen_cli.notices import notices_of, quality_notices
 from cachegen_cli.planes import STAGES
 from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.progress import Progress, no_progress
@@ -176,9 +176,11 @@ def _measured(
     own = _one_by_one(texts, grid, quality, progress, detail)
     ordered = list(own) if share.size == 1 else _from_all(own, share)
     prompt = [one.run.prompt for one in ordered]
-    return Run.over([one.run for one in ordered]), tuple(
+    rows = tuple(
         pooled_over([one.measured[place] for one in ordered], prompt) for place in range(len(grid))
     )
+    notices = quality_notices([(row.settings.label, row.quality) for row in rows if row.quality])
+    return Run.over([one.run for one in ordered]).with_warnings(notices), rows
 
 
 def _from_all(own: Iterator[_OneText], share: Ranks) -> list[_OneText]:

@@ -1,24 +1,29 @@
-"""Every scheme at a few settings on the same texts, for curves of rate against distortion."""
+"""Schemes at equal KL or equal size, each from settings that are measured ever nearer to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from cachegen_cli.analysis import Source, captured
+from cachegen_cli.bootstrap import Floats, interval
 from cachegen_cli.captures import Capture
+from cachegen_cli.curves import Aim, Curve, ladder
 from cachegen_cli.errors import UsageError
+from cachegen_cli.measuring import Measured, positions_over
+from cachegen_cli.notices import quality_notices
 from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.results.comparison import Comparison
-from cachegen_cli.results.measurements import Measurement
-from cachegen_cli.results.planning import Candidate, Target
-from cachegen_cli.results.run import Notice
+from cachegen_cli.results.candidates import Candidate, Target
+from cachegen_cli.results.comparison import Comparison, Floor, OutOfReach, Standing
+from cachegen_cli.results.run import Notice, Run
 from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.sizes import Bytes
 from cachegen_cli.schedules import check, settings_with
 from cachegen_cli.schemes import SCHEMES, parse
 from cachegen_cli.schemes.affine import DEFAULT_GROUP, GROUP_SIZES
@@ -26,15 +31,10 @@ from cachegen_cli.stepping import TARGETS
 from cachegen_cli.texts import Texts
 from cachegen_cli.trials import Trials
 
-WIDTHS = (2, 3, 4, 6)  # of schemes that have widths
-# options of those that have none, from little loss to much
-CURVES: dict[str, tuple[dict[str, Any], ...]] = {
-    "cachegen": ({"bins": 64}, {}, {"bins": 16}, {"bins": 8}),
-    "uniform": ({"error": 0.03}, {"error": 0.05}, {"error": 0.08}, {"error": 0.14}),
-    "transform": ({"error": 0.05}, {"error": 0.08}, {"error": 0.12}, {"error": 0.18}),
-    "exact": ({},),
-}
-_TARGETS = {"step", *TARGETS}  # options that name one point
+_READINGS = 7  # of a scheme, about, for the progress bar
+# options that a curve varies itself
+_FREE = {"cachegen": {"bins"}, "uniform": {"error", "step", *TARGETS}}
+_FREE["transform"] = _FREE["uniform"]
 SEEN = 0.5  # of the runs of tokens of a context or a continuation, which is then a known one
 
 
@@ -50,7 +50,7 @@ def compare(
     progress: Progress = no_progress,
     **capture_options: Any,
 ) -> Comparison:
-    """Measure schemes at a few settings each and compare them at equal KL or equal size.
+    """Compare schemes at equal KL or equal size, each between two settings that are near it.
 
     Args:
         source, prompt, continuation, capture_options: as in `analyze` with quality.
@@ -76,48 +76,149 @@ def compare(
         schemes = [name for name in SCHEMES if known or SCHEMES[name].profile_use != "must"]
     if known and not any(SCHEMES[parse(s)[0]].profile_use != "none" for s in schemes):
         raise UsageError("none of these schemes uses a profile", "leave out --profile")
-    curves = [(text, one) for text in dict.fromkeys(schemes) for one in _curve(text, known)]
-    if not curves:
+    bases = {text: _base(text, known) for text in schemes}
+    if not bases:
         raise UsageError("there are no schemes to compare", f"choose from {', '.join(SCHEMES)}")
-    asked = [settings for _, settings in curves]
-    for settings in asked:
+    for settings in bases.values():
         check(settings)
-    texts = captured(source, prompt, progress, capture_options, continuation, asked)
-    trials = Trials(_unseen(texts, known), "compare", progress)
-    dims = {x.shape[2] for text, _ in trials.texts for kv in text.layers
-            for x in (kv.keys, kv.values)}  # fmt: skip
+    texts = captured(source, prompt, progress, capture_options, continuation, list(bases.values()))
+    readings = _Readings(Trials(_unseen(texts, known), "compare", progress))
+    dims = readings.head_dims
     group = next(
         (g for g in (DEFAULT_GROUP, *GROUP_SIZES) if not any(dim % g for dim in dims)), None
     )
-    fitted = [(text, one) for text, given in curves if (one := _fitted(given, dims, group))]
+    fitted = {text: one for text, base in bases.items() if (one := _fitted(base, dims, group))}
+    readings.trials.expected = _READINGS * len(fitted)
     baseline = _baseline(group)
-    if baseline not in [one for _, one in fitted]:
-        fitted.append((baseline.scheme, baseline))
-    grid = [settings for _, settings in fitted]
-    trials.expected = len(grid)
-    measured = [trials.measure(settings) for settings in grid]
-    pooled = [trials.pooled(one) for one in measured]
-    reference = pooled[grid.index(baseline)]
-    target = (
-        Target("coded_bits_per_element", at_bits)
+    reference, draws = readings.measure(baseline.scheme, baseline)
+    aim = (
+        Aim(Target("coded_bits_per_element", at_bits))
         if at_bits is not None
-        else Target("kl_nats", at_kl if at_kl is not None else _kl(reference))
+        else Aim(Target("kl_nats", at_kl))
+        if at_kl is not None
+        else Aim(Target("kl_nats", max(reference.quality.kl_nats, 1e-12)), draws)
     )
-    totals = reference.totals
-    run = trials.run(grid[0], measured[0])
-    kept = {text for text, _ in fitted}
+    floors = [
+        readings.floor(text, settings)
+        for text, settings in fitted.items()
+        if SCHEMES[settings.scheme].profile_use == "must"
+    ]
+    standings, out_of_reach = readings.standings(fitted, aim, floors)
+    if not any(baseline.scheme == one.scheme for one in fitted.values()):
+        fitted[baseline.scheme] = baseline
+    totals = readings.totals
     notices = [
         Notice("scheme-left-out", f"{text} cannot take these head sizes, {sorted(dims)}")
-        for text in dict.fromkeys(schemes)
-        if text not in kept
+        for text in bases
+        if text not in fitted
     ]
     return Comparison(
-        run=run.with_warnings(notices),
+        run=readings.run.with_warnings(
+            [*notices, *quality_notices([(reference.name, reference.quality)])]
+        ),
         raw_bytes=totals.raw_bytes,
         mlx_bits_per_element=8 * totals.fixed_bytes / totals.elements if group else None,
-        target=target,
-        points=tuple(_point(text, one) for (text, _), one in zip(fitted, pooled, strict=True)),
+        target=aim.target,
+        target_setting="" if aim.draws is None else reference.name,
+        points=readings.points(list(fitted)),
+        standings=tuple(standings),
+        out_of_reach=tuple(out_of_reach),
+        floors=tuple(floors),
     )
+
+
+class _Readings:
+    """What is measured of settings on the texts, each once."""
+
+    def __init__(self, trials: Trials) -> None:
+        self.trials = trials
+        self._measured: list[tuple[str, Candidate, Floats | None]] = []
+        self._first_measured: list[Measured] = []
+
+    @property
+    def head_dims(self) -> set[int]:
+        """Return head_dim of all keys and values."""
+        layers = (kv for text, _ in self.trials.texts for kv in text.layers)
+        return {x.shape[2] for kv in layers for x in (kv.keys, kv.values)}
+
+    def measure(self, curve: str, settings: Settings) -> tuple[Candidate, Floats | None]:
+        """Return a setting's size and quality over all texts, and its KL in resamples."""
+        for _, candidate, draws in self._measured:
+            if candidate.settings == settings:
+                return candidate, draws
+        measured = self.trials.measure(settings)
+        self._first_measured = self._first_measured or measured
+        widths = f" {settings.widths}" if settings.key_bits else ""
+        name = settings.scheme_text + widths
+        candidate = Candidate.of(name, self.trials.pooled(measured), curve)
+        self._measured.append((curve, candidate, positions_over(measured).kl_draws()))
+        return self._measured[-1][1:]
+
+    def floor(self, text: str, settings: Settings) -> Floor:
+        """Return the KL that is left at the smallest step, by what the basis leaves out."""
+        least, *_ = SCHEMES[settings.scheme].errors
+        finest = replace(settings, options=settings.options | {"error": least})
+        quality = self.trials.positions(finest).quality()
+        return Floor(text, quality.kl_nats, quality.kl_nats_low, quality.kl_nats_high)
+
+    def standings(
+        self, bases: Mapping[str, Settings], aim: Aim, floors: Sequence[Floor]
+    ) -> tuple[list[Standing], list[OutOfReach]]:
+        """Return where every scheme's curve meets the target, and the curves that do not."""
+        standings, unmet = [], []
+        lowest = {floor.scheme: floor.kl_nats for floor in floors}
+        for text, base in bases.items():
+            steps = ladder(base)
+            if steps is None:
+                self.measure(text, base)
+                continue
+            curve = Curve(text, steps, partial(self.measure, text))
+            if not aim.at_bits and lowest.get(text, 0.0) >= aim.target.value:
+                reason = f"on these texts it has KL {lowest[text]:.3g} at any step, its floor"
+                unmet.append(OutOfReach(text, reason))
+                continue
+            curve.approach(aim)
+            standing = curve.standing(aim)
+            if standing is None:
+                unmet.append(OutOfReach(text, curve.why_not(aim)))
+            else:
+                standings.append(standing)
+        return ranked(standings, aim), unmet
+
+    def points(self, curves: Sequence[str]) -> tuple[Candidate, ...]:
+        """Return every setting that was measured, curve by curve."""
+        by_curve = sorted(self._measured, key=lambda measured: curves.index(measured[0]))
+        return tuple(candidate for _, candidate, _ in by_curve)
+
+    @property
+    def totals(self) -> Bytes:
+        """Return the sizes of the setting that was measured first."""
+        return self.trials.pooled(self._first_measured).totals
+
+    @property
+    def run(self) -> Run:
+        """Return the texts' run, with the warnings of the setting that was measured first."""
+        return self.trials.run(self._measured[0][1].settings, self._first_measured)
+
+
+def ranked(read: list[tuple[Standing, Floats | None]], aim: Aim) -> list[Standing]:
+    """Return standings, the best first, each with those that it beats."""
+
+    def cost(standing: Standing) -> float:
+        return standing.kl_nats if aim.at_bits else standing.coded_bits_per_element
+
+    ordered = sorted(read, key=lambda pair: cost(pair[0]))
+    return [
+        replace(
+            standing,
+            beats=tuple(
+                other.scheme
+                for other, others in ordered
+                if draws is not None and others is not None and interval(others - draws)[0] > 0
+            ),
+        )
+        for standing, draws in ordered
+    ]
 
 
 def _unseen(texts: Iterable[Capture], profile: Profile | None) -> Iterator[Capture]:
@@ -138,21 +239,15 @@ def _unseen(texts: Iterable[Capture], profile: Profile | None) -> Iterator[Captu
         yield text
 
 
-def _curve(text: str, profile: Profile | None) -> list[Settings]:
-    """A scheme's settings, less what its text fixes."""
+def _base(text: str, profile: Profile | None) -> Settings:
+    """Return a scheme's settings without what its curve varies."""
     name, options = parse(text)
-    info = profile.info if profile and SCHEMES[name].profile_use != "none" else None
-    if SCHEMES[name].has_bits:
-        return [Settings(bits, bits, scheme=name, options=options) for bits in WIDTHS]
-    clash = ({key for point in CURVES.get(name, ({},)) for key in point} | _TARGETS) & set(options)
-    if clash:
+    if clash := _FREE.get(name, set()) & set(options):
         raise UsageError(
             f"a curve of {name} needs its {', '.join(clash)} free", "compare varies it itself"
         )
-    return [
-        settings_with("uniform", Settings(scheme=name, options=point | options, profile=info))
-        for point in CURVES.get(name, ({},))
-    ]
+    info = profile.info if profile and SCHEMES[name].profile_use != "none" else None
+    return settings_with("uniform", Settings(scheme=name, options=options, profile=info))
 
 
 def _fitted(settings: Settings, dims: set[int], group: int | None) -> Settings | None:
@@ -170,24 +265,3 @@ def _baseline(group: int | None) -> Settings:
     if group is None:
         return Settings()
     return Settings(scheme="mlx", options={} if group == DEFAULT_GROUP else {"group_size": group})
-
-
-def _kl(measured: Measurement) -> float:
-    return max(measured.quality.kl_nats, 1e-12) if measured.quality else 1e-12
-
-
-def _point(curve: str, measured: Measurement) -> Candidate:
-    if measured.quality is None:
-        raise ValueError("its quality was not measured")
-    settings = measured.settings
-    own = CURVES.get(settings.scheme, ())
-    free = [v for k, v in settings.options.items() if any(k in point for point in own)]
-    shown = [curve, *(f"{value:g}" for value in free)]
-    return Candidate(
-        f"{settings.scheme_text} {settings.widths}" if settings.key_bits else " ".join(shown),
-        settings,
-        measured.totals.coded_bytes or 0,
-        measured.totals.coded_bits_per_element or 0.0,
-        measured.quality,
-        curve,
-    )

@@ -107,9 +107,13 @@ def measure_text(
 
 def pooled_over(texts: Sequence[Measured], prompts: Sequence[PromptInfo]) -> Measurement:
     """One setting over all texts: sizes are sums, quality is that of all positions."""
-    positions = [text.positions for text in texts if text.positions]
-    quality = Positions.of(positions).quality() if positions else None
+    quality = positions_over(texts).quality() if texts[0].positions else None
     return over_texts([text.sizes for text in texts], prompts, quality)
+
+
+def positions_over(texts: Sequence[Measured]) -> Positions:
+    """Return the positions of all texts whose quality was measured."""
+    return Positions.of([text.positions for text in texts if text.positions])
 
 
 def measure(

@@ -8,11 +8,13 @@ from math import log
 from cachegen_cli.captures import Capture
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.results.measurements import Measurement
+from cachegen_cli.results.quality import LARGEST, Quality
 from cachegen_cli.results.run import Notice
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.spans import Entry
 from cachegen_cli.schemes import SCHEMES
 
+_DECIDE = 0.3  # share of the largest positions in the KL
 TOKENS_PER_SYMBOL = 16  # fewer, and free tables flatter by more than 0.05 bits an element
 
 
@@ -28,6 +30,22 @@ def notices_of(
         *_short_prompt_notice(source.layers, grid, measured),
         *_tables_notice(source.prompt.tokens, measured),
     )
+
+
+def quality_notices(measured: Sequence[tuple[str, Quality]]) -> list[Notice]:
+    """Say where a few positions decide a mean KL: settings by name, the worst is told."""
+    known = [(quality.kl_share_of_largest or 0.0, name, quality) for name, quality in measured]
+    deciding = [part for part in known if part[0] >= _DECIDE and part[2].positions > 2 * LARGEST]
+    if not deciding:
+        return []
+    share, name, quality = max(deciding, key=lambda part: part[0])
+    return [
+        Notice(
+            "few-positions-decide",
+            f"the {LARGEST} largest of {quality.positions} positions hold {share:.0%} of the KL of "
+            f"{name}: its median is {quality.kl_nats_median:.3g}, its mean {quality.kl_nats:.3g}",
+        )
+    ]
 
 
 def _plan_notices(model: str, grid: Sequence[Settings]) -> list[Notice]:

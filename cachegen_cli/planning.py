@@ -15,11 +15,13 @@ from typing import Any
 from cachegen_cli.allocation import Allocation, Option, allocations, filled, predictions
 from cachegen_cli.analysis import Source, captured
 from cachegen_cli.errors import InputError, UsageError
-from cachegen_cli.measuring import Measured
+from cachegen_cli.measuring import Measured, positions_over
+from cachegen_cli.notices import quality_notices
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quantize import MAX_BITS, check_bits
+from cachegen_cli.results.candidates import SAME_BYTES, Candidate, Target, best_within
 from cachegen_cli.results.measurements import Measurement
-from cachegen_cli.results.planning import SAME_BYTES, Candidate, Plan, Target, TensorSensitivity
+from cachegen_cli.results.planning import Plan, Rival, TensorSensitivity
 from cachegen_cli.results.run import Notice
 from cachegen_cli.results.settings import PlannedWidths, Settings
 from cachegen_cli.schedules import check, settings_with, widths
@@ -92,6 +94,7 @@ class _Search:
     ) -> None:
         self.trials, self.target, self.choices, self.base = trials, target, choices, settings
         self.n_tensors = 2 * trials.n_layers
+        self.kept = (settings.group_size, settings.keep_first, settings.keep_last)
         self.by_text: dict[Widths, list[Measured]] = {}
         self.found: dict[Widths, Measurement] = {}
         self.options: list[dict[int, Option]] = []
@@ -117,7 +120,9 @@ class _Search:
         planned = replace(self.found[chosen], settings=self.settings(chosen, always_plan=True))
         depth = self.depth(planned.totals.coded_bytes or 0)
         run = trials.run(planned.settings, self.by_text[chosen])
-        notices = self.notices(chosen, depth)
+        widths = tuple(Candidate.of(f"uniform {bits}", m) for bits, m in uniform.items())
+        rival = self.rival(chosen, widths)
+        notices = self.notices(chosen, depth, rival)
         return Plan(
             run=run.with_warnings(notices),
             target=self.target,
@@ -127,8 +132,9 @@ class _Search:
             predicted_kl_nats=self.predicted(chosen) if sensitivities else None,
             sensitivities=sensitivities,
             measurement=planned,
-            uniform=tuple(_candidate(f"uniform {bits}", m) for bits, m in uniform.items()),
+            uniform=widths,
             depth=depth,
+            rival=rival,
         )
 
     def measure(self, chosen: Widths) -> Measurement:
@@ -148,15 +154,7 @@ class _Search:
             schedule="plan",
             key_bits=max(keys),
             value_bits=max(values),
-            plan=PlannedWidths(
-                "",
-                self.trials.model,
-                keys,
-                values,
-                self.base.group_size,
-                self.base.keep_first,
-                self.base.keep_last,
-            ),
+            plan=PlannedWidths("", self.trials.model, keys, values, *self.kept),
         )
 
     def uniform(self, bits: int) -> Widths:
@@ -250,12 +248,25 @@ class _Search:
                 continue  # a width that the scheme does not have
             if total <= SAME_BYTES * size:
                 measured = self.trials.pooled(self.trials.measure(settings))
-                return _candidate(settings.widths, measured)
+                return Candidate.of(settings.widths, measured)
         return None
 
-    def notices(self, chosen: Widths, depth: Candidate | None) -> list[Notice]:
+    def rival(self, chosen: Widths, uniform: Sequence[Candidate]) -> Rival | None:
+        """Return the uniform width that the plan has to beat, and by how much it does."""
+        planned = self.found[chosen]
+        best = best_within(uniform, _coded(planned))
+        if best is None:
+            return None
+        theirs = positions_over(self.by_text[self.uniform(best.settings.key_bits)])
+        return Rival(best.name, *theirs.kl_beyond(positions_over(self.by_text[chosen])))
+
+    def notices(self, chosen: Widths, depth: Candidate | None, rival: Rival | None) -> list[Notice]:
         """Say where a mix of widths is no better than a rule."""
-        found = []
+        planned = self.found[chosen]
+        found = quality_notices([("the plan", planned.quality)]) if planned.quality else []
+        if rival and not rival.is_beaten and len(set(chosen)) > 1:
+            message = f"the plan is not better than {rival.name} beyond the error of the KL"
+            found.append(Notice("plan-not-better", message))
         if len(set(chosen)) == 1 and len(self.choices) > 1:
             message = f"no mix of widths that was measured was better than {chosen[0]} everywhere"
             found.append(Notice("plan-is-uniform", message))
@@ -281,15 +292,3 @@ def _kl(measured: Measurement) -> float:
 
 def _coded(measured: Measurement) -> int:
     return measured.totals.coded_bytes or 0
-
-
-def _candidate(name: str, measured: Measurement) -> Candidate:
-    if measured.quality is None:
-        raise ValueError(f"the quality of {name} was not measured")
-    return Candidate(
-        name,
-        measured.settings,
-        _coded(measured),
-        measured.totals.coded_bits_per_element or 0.0,
-        measured.quality,
-    )

@@ -14,18 +14,19 @@ at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import exp, sqrt
-from typing import NamedTuple
+from math import exp
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from cachegen_cli.bootstrap import interval, resampled_means
 from cachegen_cli.captures import Capture
 from cachegen_cli.device import mx
 from cachegen_cli.errors import ModelError, UsageError
 from cachegen_cli.kvcache import LayerKV, fork
 from cachegen_cli.reading import read_on
-from cachegen_cli.results.quality import Quality
+from cachegen_cli.results.quality import LARGEST, Quality
 
 Floats = npt.NDArray[np.float64]
 Logits = npt.NDArray[np.float32]
@@ -36,37 +37,58 @@ _SURPRISE = -700.0  # nats a token, beyond which a perplexity overflows
 
 
 class Positions(NamedTuple):
-    """Figures of single positions of a continuation of n tokens.
+    """Figures of single positions of the continuations of one or more texts.
 
     Attributes:
         kl: [n] KL(reference || compressed) in nats.
         agrees: [n] whether both have the same most likely token.
-        reference_log_likelihood, log_likelihood: [n - 1] of each token but the first, in nats.
+        reference_log_likelihood, log_likelihood: of each text's tokens but the first, in nats.
+        lengths: positions of each text.
     """
 
     kl: Floats
     agrees: npt.NDArray[np.bool_]
     reference_log_likelihood: Floats
     log_likelihood: Floats
+    lengths: tuple[int, ...]
 
     @classmethod
-    def of(cls, parts: Sequence[Positions]) -> Positions:
-        """All positions of several continuations."""
-        return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    def of(cls, texts: Sequence[Positions]) -> Positions:
+        """Return the positions of several texts as those of all of them."""
+        kl, agrees, reference, likelihood = _joined([text[:4] for text in texts])
+        lengths = tuple(n for text in texts for n in text.lengths)
+        return cls(kl, agrees, reference, likelihood, lengths)
+
+    def kl_draws(self) -> Floats | None:
+        """Return the mean KL in each resample of the positions (`resampled_means`)."""
+        return resampled_means(self.kl, self.lengths)
+
+    def kl_beyond(self, other: Positions) -> tuple[float, float | None, float | None]:
+        """Return the mean KL less another's on the same positions, and its 95 % interval."""
+        mean, _, low, high = _mean(self.kl - other.kl, self.lengths)
+        return mean, low, high
 
     def quality(self) -> Quality:
-        """Means over positions with their standard errors."""
-        kl, kl_stderr = _mean(self.kl)
-        agreement, agreement_stderr = _mean(self.agrees.astype(np.float64))
-        difference, difference_stderr = _mean(self.log_likelihood - self.reference_log_likelihood)
-        reference, reference_stderr = _perplexity(self.reference_log_likelihood)
-        perplexity, perplexity_stderr = _perplexity(self.log_likelihood)
+        """Return means over positions with their errors."""
+        scored = tuple(n - 1 for n in self.lengths)
+        kl, kl_stderr, low, high = _mean(self.kl, self.lengths)
+        agreement, agreement_stderr, *_ = _mean(self.agrees.astype(np.float64), self.lengths)
+        difference, difference_stderr, *_ = _mean(
+            self.log_likelihood - self.reference_log_likelihood, scored
+        )
+        reference, reference_stderr = _perplexity(self.reference_log_likelihood, scored)
+        perplexity, perplexity_stderr = _perplexity(self.log_likelihood, scored)
+        largest = np.sort(self.kl)[-LARGEST:].sum()
         return Quality(
             positions=self.kl.size,
             scored_tokens=self.log_likelihood.size,
             kl_nats=kl,
             kl_nats_stderr=kl_stderr,
+            kl_nats_low=low,
+            kl_nats_high=high,
+            kl_nats_median=float(np.median(self.kl)),
             kl_nats_p99=float(np.quantile(self.kl, 0.99)),
+            kl_share_of_largest=float(largest / self.kl.sum()) if self.kl.sum() > 0 else None,
             reference_perplexity=reference,
             reference_perplexity_stderr=reference_stderr,
             perplexity=perplexity,
@@ -122,8 +144,9 @@ class Reference:
                 labels = tokens[start + block.start + 1 : start + block.stop + 1]
                 parts.append(_compare(before[block], after[block], labels))
             start += after.shape[0]
-        found = Positions.of(parts)
-        finite = all(np.isfinite(column).all() for column in found)
+        kl, agrees, reference, likelihood = _joined(parts)
+        found = Positions(kl, agrees, reference, likelihood, (len(live.continuation),))
+        finite = all(np.isfinite(column).all() for column in (kl, reference, likelihood))
         if not finite or found.log_likelihood.mean() < _SURPRISE:
             raise ModelError(
                 f"{live.model.id} gives predictions that are not finite on this cache",
@@ -132,8 +155,18 @@ class Reference:
         return found
 
 
-def _compare(reference: Logits, logits: Logits, labels: npt.NDArray[np.int_]) -> Positions:
-    """Figures of some positions [n, vocabulary]; ``labels`` may be one fewer, at the end."""
+def _joined(parts: Sequence[tuple[npt.NDArray[Any], ...]]) -> list[npt.NDArray[Any]]:
+    """Return columns from those of parts."""
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
+def _compare(
+    reference: Logits, logits: Logits, labels: npt.NDArray[np.int_]
+) -> tuple[npt.NDArray[Any], ...]:
+    """Return the columns of `Positions` for some positions [n, vocabulary].
+
+    ``labels`` may be one fewer, at the end.
+    """
     p_top, q_top = reference.argmax(axis=-1), logits.argmax(axis=-1)
     p, q = _below_top(reference, p_top), _below_top(logits, q_top)
     q_log_sum = np.log(np.exp(q).sum(axis=-1))
@@ -143,11 +176,11 @@ def _compare(reference: Logits, logits: Logits, labels: npt.NDArray[np.int_]) ->
     scored = np.arange(labels.size)
     reference_log_likelihood = p[scored, labels] - p_log_sum[scored]
     np.subtract(p, q, out=p)
-    return Positions(
-        kl=np.einsum("nv,nv->n", weights, p) / p_sum - p_log_sum + q_log_sum,
-        agrees=p_top == q_top,
-        reference_log_likelihood=reference_log_likelihood,
-        log_likelihood=q[scored, labels] - q_log_sum[scored],
+    return (
+        np.einsum("nv,nv->n", weights, p) / p_sum - p_log_sum + q_log_sum,
+        p_top == q_top,
+        reference_log_likelihood,
+        q[scored, labels] - q_log_sum[scored],
     )
 
 
@@ -161,14 +194,18 @@ def _in_float32(logits: mx.array) -> Logits:
     return np.asarray(logits.astype(mx.float32))
 
 
-def _mean(values: Floats) -> tuple[float, float | None]:
-    """(mean, standard error of it)."""
-    error = float(values.std(ddof=1)) / sqrt(values.size) if values.size > 1 else None
-    return float(values.mean()), error
+def _mean(
+    values: Floats, lengths: Sequence[int]
+) -> tuple[float, float | None, float | None, float | None]:
+    """Return (mean, its standard error, ends of its 95 % interval)."""
+    draws, mean = resampled_means(values, lengths), float(values.mean())
+    if draws is None:
+        return mean, None, None, None
+    return mean, float(draws.std()), *interval(draws)
 
 
-def _perplexity(log_likelihood: Floats) -> tuple[float, float | None]:
-    """(exp of the mean surprise, its standard error to first order)."""
-    mean, error = _mean(log_likelihood)
+def _perplexity(log_likelihood: Floats, lengths: Sequence[int]) -> tuple[float, float | None]:
+    """Return (exp of the mean surprise, its standard error to first order)."""
+    mean, error, *_ = _mean(log_likelihood, lengths)
     perplexity = exp(-mean)
     return perplexity, None if error is None else perplexity * error

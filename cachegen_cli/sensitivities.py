@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cachegen_cli.analysis import Source, captured
-from cachegen_cli.measuring import stepped
+from cachegen_cli.measuring import positions_over, stepped
+from cachegen_cli.notices import quality_notices
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.quality import Positions
 from cachegen_cli.results.planning import Sensitivity
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.schedules import check
@@ -46,5 +46,7 @@ def sensitivity(
     trials.expected = 2 * trials.n_layers + 1
     measured = trials.measure(settings)
     rows = trials.each_alone(settings)
-    together = Positions.of([text.positions for text in measured if text.positions]).quality()
-    return Sensitivity(trials.run(settings, measured), settings, rows, together)
+    together = positions_over(measured).quality()
+    notices = quality_notices([("everything together", together)])
+    run = trials.run(settings, measured).with_warnings(notices)
+    return Sensitivity(run, settings, rows, together)

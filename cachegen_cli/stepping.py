@@ -70,10 +70,12 @@ def by_kl(settings: Settings, kl_at: Callable[[Settings], float]) -> Settings:
             break
         error = wanted
     if not best:
+        lossy = SCHEMES[settings.scheme].profile_use == "must"
         raise InputError(
             f"no step of {settings.scheme} holds a KL of {target:g}: an error of {error:g} gives "
             f"{found:.3g}",
-            "raise the target",
+            "raise the target"
+            + (", or calibrate with more --components: what lies beyond them is lost" * lossy),
         )
     return _with(settings, best)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from cachegen_cli.errors import UsageError
-from cachegen_cli.results.planning import Target
+from cachegen_cli.results.candidates import Target
 
 
 def one_target(kl: float | None, size: int | None, bits: float | None) -> Target:

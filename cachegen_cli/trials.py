@@ -49,6 +49,16 @@ class Trials:
         self._count()
         return [measure_text(text, settings, reference) for text, reference in self.texts]
 
+    def positions(self, settings: Settings) -> Positions:
+        """Return what a setting does to predictions over all texts; its codes are not coded."""
+        self._count()
+        return Positions.of(
+            [
+                reference.compare(kv for both in _restored(text, settings) for kv in both[1])
+                for text, reference in self.texts
+            ]
+        )
+
     def sizes(self, settings: Settings) -> Measurement:
         """Sizes over all texts, which need no reading."""
         return self.pooled([Measured(measure(text, settings), None, {}) for text, _ in self.texts])
@@ -75,7 +85,7 @@ class Trials:
                 found.append(
                     TensorSensitivity(
                         layers[0].layer, layers[0].cache, tensor, kl.kl_nats, kl.kl_nats_stderr,
-                        tuple(kv.layer for kv in layers),
+                        tuple(kv.layer for kv in layers), kl.kl_nats_low, kl.kl_nats_high,
                     )
                 )  # fmt: skip
         return tuple(found)
@@ -94,13 +104,19 @@ class Trials:
         self.done += 1
 
 
-def _each_alone(text: Capture, settings: Settings) -> Iterator[dict[str, list[LayerKV]]]:
-    """The layers of each unit with only its keys and with only its values compressed."""
+def _restored(text: Capture, settings: Settings) -> Iterator[tuple[LayerKV, list[LayerKV]]]:
+    """Yield each unit, and its layers as a decoder would give them back."""
     place = 0
     for unit in units(text.layers, settings, text.fingerprint):
         tensors = quantized(unit, place, len(text.layers), settings, text.context, restored=True)
         compressed = restored_layers(unit, *(tensor.restored() for tensor in tensors))
         place += len(compressed)
+        yield unit, compressed
+
+
+def _each_alone(text: Capture, settings: Settings) -> Iterator[dict[str, list[LayerKV]]]:
+    """The layers of each unit with only its keys and with only its values compressed."""
+    for unit, compressed in _restored(text, settings):
         plain = [untouched(text.live.cache, kv.layer) if text.live else kv for kv in split(unit)]
         both = list(zip(plain, compressed, strict=True))
         yield {

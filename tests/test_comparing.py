@@ -1,14 +1,18 @@
 from __future__ import annotations
 
-import math
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tiny import LLAMA, make_model
 
 from cachegen_cli import UsageError, analyze, capture, compare, from_json, render, to_json
+from cachegen_cli.comparing import ranked
+from cachegen_cli.curves import Aim
 from cachegen_cli.options.types import Names
-from cachegen_cli.results.planning import Target
+from cachegen_cli.results.candidates import Target
+from cachegen_cli.results.comparison import Standing
 
 TEXT = "The river rose in the night and took the lower bridge with it. Nobody saw it go. " * 2
 
@@ -25,67 +29,103 @@ def found(scored):
     return compare(scored)
 
 
-def test_points_are_measured_and_the_baseline_is_mlx(found, scored):
+def alone(scored, point):
+    """What a setting gives by itself, through the library."""
+    settings = point.settings
+    bits = (
+        {"key_bits": settings.key_bits, "value_bits": settings.value_bits}
+        if settings.key_bits
+        else {}
+    )
+    return analyze(scored, scheme=settings.scheme_text, **bits, quality=True).measurement
+
+
+def test_every_point_is_what_its_setting_gives_by_itself(found, scored):
     assert found.schemes == ["group", "mlx", "cachegen", "uniform", "exact"]
     for point in found.points:
-        text = point.settings.scheme_text
-        bits = point.settings.key_bits or 4
-        alone = analyze(scored, scheme=text, bits=bits, quality=True).measurement
-        assert (point.coded_bytes, point.quality) == (alone.totals.coded_bytes, alone.quality)
-    [mlx] = [p for p in found.points if p.name == "mlx:group_size=32 4"]
+        measured = alone(scored, point)
+        assert (point.coded_bytes, point.quality) == (measured.totals.coded_bytes, measured.quality)
+    assert len({point.name for point in found.points}) == len(found.points)
+
+
+def test_the_target_is_the_kl_of_mlx_which_has_no_error(found):
+    mlx = next(p for p in found.points if p.name == found.target_setting)
+    assert mlx.settings.scheme == "mlx" and mlx.settings.key_bits == mlx.settings.value_bits == 4
     assert found.target == Target("kl_nats", mlx.quality.kl_nats)
     assert found.mlx_bits_per_element == 5  # 4 bits, and a scale and a bias of 16 for 32
-    [standing] = [s for s in found.standings if s.scheme == "mlx"]
-    assert standing.coded_bits_per_element == pytest.approx(mlx.coded_bits_per_element)
-    assert not standing.extrapolated
+    [standing] = [s for s in found.standings if s.scheme.startswith("mlx")]
+    assert standing.coded_bits_per_element == mlx.coded_bits_per_element
+    assert standing.margin == 0 and standing.nearest == mlx.name
     assert "exact" not in [s.scheme for s in found.standings]
 
 
-def curve(found, scheme, points):
-    """The comparison with one scheme's points replaced by (bits, KL, its error)."""
-    [one, *_] = [p for p in found.points if p.settings.scheme == scheme]
-    rest = [p for p in found.points if p.settings.scheme != scheme]
-    made = [
-        replace(one, coded_bits_per_element=bits,
-                quality=replace(one.quality, kl_nats=kl, kl_nats_stderr=error))
-        for bits, kl, error in points
-    ]  # fmt: skip
-    return replace(found, points=(*rest, *made))
+def test_schemes_are_measured_at_the_target(found, scored):
+    """Two settings that are near it, or neighbours; what is read off lies between their bits."""
+    kl = {p.name: p.quality.kl_nats for p in found.points}
+    bits = {p.name: p.coded_bits_per_element for p in found.points}
+    for standing in found.standings:
+        around = [kl[name] for name in standing.between]
+        low, *_, high = sorted(bits[name] for name in standing.between) * 2
+        assert min(around) <= found.target.value * (1 + 1e-9) and max(around) >= found.target.value
+        assert low <= standing.coded_bits_per_element <= max(high, low)
+        assert found.nearest(standing).name in standing.between
+        if standing.scheme == "uniform":
+            assert max(around) / min(around) < 1.25
+    # the command that is named gives the same, to the digit
+    nearest = found.nearest(standing)
+    assert nearest.settings.arguments.startswith(f"--scheme {nearest.settings.scheme_text}")
 
 
-def standing(found, scheme):
-    return next(s for s in found.standings if s.scheme == scheme)
+def test_the_command_that_a_row_names_gives_the_same(cachegen, quick):
+    done = cachegen("compare", *quick, "--schemes", "group,cachegen,uniform", "--json",
+                    "--at-kl", "0.005")  # fmt: skip
+    compared = json.loads(done.out)
+    points = {point["name"]: point for point in compared["points"]}
+    assert len(compared["standings"]) == 3
+    for standing in compared["standings"]:
+        point = points[standing["nearest"]]
+        again = json.loads(cachegen("quality", *quick, *point["arguments"].split(), "--json").out)
+        assert again["totals"]["coded_bytes"] == point["coded_bytes"]
+        assert again["totals"]["coded_bits_per_element"] == point["coded_bits_per_element"]
+        assert again["quality"] == point["quality"]
 
 
-def test_curves_are_straight_in_bits_against_log_kl(found):
-    at = replace(found, target=Target("kl_nats", 0.01))
-    made = curve(at, "uniform", [(2, 0.1, 0.01), (4, 0.001, 0.0001), (6, 1e-5, 1e-6)])
-    one = standing(made, "uniform")
-    assert one.coded_bits_per_element == pytest.approx(3) and not one.extrapolated
-    assert one.stderr == pytest.approx(0.1 * 2 / math.log(100))
-    assert made.bytes_at(one) == round(3 / 16 * made.raw_bytes)
-    beyond = standing(replace(made, target=Target("kl_nats", 1.0)), "uniform")
-    assert beyond.extrapolated and beyond.coded_bits_per_element == pytest.approx(1)
-    sized = standing(replace(made, target=Target("coded_bits_per_element", 3.0)), "uniform")
-    assert sized.kl_nats == pytest.approx(0.01) and sized.stderr == pytest.approx(0.001)
+def stood(bits, beats=(), scheme="uniform", **more):
+    figures = {"low": bits - 0.1, "high": bits + 0.1, "nearest": "mlx:group_size=32 4",
+               "between": ("mlx:group_size=32 4",)}  # fmt: skip
+    return Standing(scheme, bits, 0.01, **figures | more, beats=beats)
 
 
-def test_a_winner_only_where_intervals_do_not_overlap(found):
-    at = replace(found, target=Target("kl_nats", 0.01))
-    for scheme, low in (("group", 5), ("mlx", 4), ("cachegen", 4)):
-        at = curve(at, scheme, [(low - 1, 0.1, 0.001), (low + 1, 0.001, 1e-5)])
-    clear = curve(at, "uniform", [(2, 0.1, 0.001), (4, 0.001, 1e-5)])
+def test_a_winner_beats_every_other(found):
+    at = replace(found, target=Target("kl_nats", 0.01), target_setting="")
+    ranked = (stood(3, ("mlx", "group")), stood(4, ("group",), "mlx"), stood(5, (), "group"))
+    clear = replace(at, standings=ranked)
     assert clear.winner == "uniform"
-    assert "uniform is smallest: 3.00 bits" in render(clear, "table", width=500)
-    noisy = curve(at, "uniform", [(2, 0.1, 0.2), (4, 0.001, 2e-3)])
-    close = curve(at, "uniform", [(2.99, 0.1, 0.001), (4.99, 0.001, 1e-5)])
-    outside = curve(at, "uniform", [(1, 1.0, 0.01), (2, 0.1, 0.001)])
-    for other in (noisy, close, outside):
-        assert other.winner is None
-        assert "no scheme is the winner" in render(other, "table", width=500)
+    assert "uniform is smallest: 3.00 bits an element, 25.0 % less than mlx" in render(
+        clear, "table", width=500
+    )
+    close = replace(at, standings=(stood(3, ("group",)), *ranked[1:]))
+    assert close.winner is None
+    assert "uniform comes first, but not beyond the error before mlx." in render(
+        close, "table", width=500
+    )
     sized = replace(clear, target=Target("coded_bits_per_element", 3.0))
-    assert sized.winner == "uniform"
     assert "uniform loses least" in render(sized, "table", width=500)
+    assert replace(at, standings=ranked[:1]).winner is None
+
+
+def test_who_beats_whom_is_paired():
+    """Readings that move together are told apart by less than either's own error."""
+    random = np.random.default_rng(0)
+    shared = random.standard_normal(2000)
+    read = [
+        (stood(3.0), 3.0 + shared),
+        (stood(3.2, scheme="mlx"), 3.2 + shared + 0.05 * random.standard_normal(2000)),
+        (stood(3.3, scheme="group"), 3.3 + random.standard_normal(2000)),
+    ]
+    aim = Aim(Target("kl_nats", 0.01))
+    assert [one.beats for one in ranked(read, aim)] == [("mlx",), (), ()]
+    assert ranked([(read[0][0], None), (read[1][0], None)], aim)[0].beats == ()
 
 
 def test_where_mlx_cannot_take_the_head_size(llama):

@@ -287,7 +287,7 @@ def test_comparison_with_a_profile(text, path, model):
         load_profile(path).info
     }
     table = render(found, "table")
-    assert "transform 0.05" in table and "kept once for the model" in " ".join(table.split())
+    assert "transform:error=" in table and "kept once for the model" in " ".join(table.split())
     assert from_json(to_json(found)) == found
     for one in found.standings:
         tokens = found.profile_pays_tokens(one)
@@ -307,10 +307,30 @@ def test_comparison_with_a_profile(text, path, model):
             compare(model, cut, profile=path, schemes=["transform"])
 
 
-def test_points_far_from_the_target_are_not_read_off(text, path):
-    found = compare(text, profile=path, schemes=["group", "transform"], at_kl=1e-9)
-    assert "transform" in found.out_of_reach
-    assert "Too far from KL 1e-09" in " ".join(render(found, "table").split())
+def test_a_floor_that_no_step_comes_below(text, model, tmp_path):
+    """Of a profile of few components; no figure may lie below it."""
+    few = tmp_path / "few.safetensors"
+    made = calibrate(model, CALIBRATED, few, components=12, weigh=0)
+    lost = max(1 - unit.energy for unit in made.units if len(unit.layers) > 1)
+    assert f"is lost at any step: {100 * lost:.1f} % of" in " ".join(render(made, "table").split())
+    found = compare(text, profile=few, schemes=["transform", "uniform"], at_kl=1e-5)
+    [floor] = found.floors
+    tiny = analyze(text, scheme="transform:error=0.0001", profile=few, quality=True)
+    assert floor.kl_nats == tiny.measurement.quality.kl_nats > 1e-5
+    kls = [p.quality.kl_nats for p in found.points if p.settings.scheme == "transform"]
+    assert len(kls) == 2 and min(kls) >= floor.kl_nats * 0.99
+    [unmet] = found.out_of_reach
+    assert unmet.scheme == "transform" and "its floor" in unmet.reason
+    assert [one.scheme for one in found.standings] == ["uniform"]
+    shown = " ".join(render(found, "table").split())
+    assert f"Floor of transform on these texts: KL {floor.kl_nats:.3g}" in shown
+    assert "transform does not meet KL 1e-05 nats" in shown and "~" not in shown
+    assert from_json(to_json(found)) == found
+    above = compare(text, profile=few, schemes=["transform"], at_kl=1.3 * floor.kl_nats)
+    assert [one.scheme for one in above.standings] == ["transform"]
+    with pytest.raises(InputError, match="no step of transform holds") as refused:
+        analyze(text, scheme="transform:kl=0.00001", profile=few, quality=True)
+    assert "beyond them is lost" in refused.value.hint
 
 
 def test_command(cachegen, llama, tmp_path):

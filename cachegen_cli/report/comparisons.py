@@ -2,57 +2,51 @@
 
 from __future__ import annotations
 
-from cachegen_cli.report.columns import profile_sentence, skipped_notes, title_of, yes_no
+from cachegen_cli.report.columns import CODED, profile_sentence, skipped_notes, title_of
 from cachegen_cli.report.plot import Point, scatter
 from cachegen_cli.report.qualities import ALL, DEFINED, KL
 from cachegen_cli.report.table import Column, Row, View
-from cachegen_cli.report.units import bits, error, percent, rough, si_bytes, times
-from cachegen_cli.results.comparison import Comparison, Standing, curve_of
+from cachegen_cli.report.units import bits, error, percent, plus_minus, rough, times
+from cachegen_cli.results.candidates import Candidate
+from cachegen_cli.results.comparison import (
+    NEAR_BITS,
+    NEAR_KL,
+    Comparison,
+    Floor,
+    Standing,
+    curve_of,
+)
+from cachegen_cli.results.quality import margin
 from cachegen_cli.results.settings import Settings
 
 
 def comparison_view(result: Comparison, wide: bool) -> View:
-    """A row a scheme at the target; at the foot every setting that was measured."""
-    has_group = wide or "group" in result.schemes
+    """Show a row a scheme at the target; at the foot every setting that was measured."""
     columns = (
-        Column("scheme", "scheme", left=True, folds=True, names=True),
-        Column("coded_bytes", "coded", si_bytes),
+        Column("setting", "nearest setting", left=True, folds=True, names=True),
+        *((Column("scheme", "scheme", left=True), CODED) if wide else ()),
         Column("coded_bits_per_element", "bits/el", bits),
-        *((Column("stderr", "± of target", rough),) if wide else ()),
+        *(ALL if wide else KL[:1]),
+        Column("at_target", "at target", error if result.at_bits else bits),
+        Column("margin", "±", rough),
+        *((Column("low", "low", error), Column("high", "high", error)) if wide else ()),
         Column("ratio_to_raw", "x16-bit", times),
         Column("ratio_to_mlx", "xmlx4", times),
-        *((Column("ratio_to_group", "xgroup", times),) if has_group else ()),
-        *(ALL if wide else KL),
-        *((Column("extrapolated", "out", yes_no),) if wide else ()),
+        *((Column("ratio_to_group", "xgroup", times),) if wide else ()),
+        *((Column("between", "read off between", left=True),) if wide else ()),
     )
-    blank: Row = dict.fromkeys(column.key for column in columns) | dict.fromkeys(
-        column.key for column in ALL
-    )
+    blank: Row = dict.fromkeys(column.key for column in columns)
     rows = [blank | _standing_row(result, one) for one in result.standings]
-    points = [
-        blank
-        | point.quality.to_json()
-        | {
-            "scheme": point.name,
-            "coded_bytes": point.coded_bytes,
-            "coded_bits_per_element": point.coded_bits_per_element,
-        }
-        | _ratios(result, point.coded_bits_per_element)
-        for point in result.points
-    ]
-    where = (
-        f"{result.target.value:g} coded bits an element"
-        if result.at_bits
-        else f"KL {result.target.value:.3g} nats"
-    )
+    points = [blank | _point_row(point) for point in result.points]
+    where = _where(result)
     notes = [
         _winner(result, where),
-        f"Above: where each scheme's curve meets {where}, straight between measured points in bits "
-        "against log KL, with the standard error of what is read off. ~: beyond the measured "
-        "points, so a guess. Below: the points, with their bits, bins or error. x16-bit, "
-        "xmlx4, xgroup: how many times smaller than 16 bits, than mlx-lm's 4-bit cache as it is "
-        "stored, and than the seed's groups at the same place of their curve.",
-        *_out_of_reach(result, where),
+        *_target(result),
+        *_by_itself(result),
+        _read(result, where),
+        *_far(result, where),
+        *(f"{one.scheme} does not meet {where}: {one.reason}." for one in result.out_of_reach),
+        *(_floor(one) for one in result.floors),
         *_profiles(result),
         DEFINED,
         *skipped_notes(result.run),
@@ -71,10 +65,75 @@ def comparison_view(result: Comparison, wide: bool) -> View:
     return View(title_of(result.run, Settings(), grid=True), columns, rows, points, notes, drawing)
 
 
-def _out_of_reach(result: Comparison, where: str) -> list[str]:
-    """Which schemes are not in the table."""
-    names = result.out_of_reach
-    return [f"Too far from {where} to be read off: {', '.join(names)}."] if names else []
+def _where(result: Comparison) -> str:
+    """Name the target."""
+    if result.at_bits:
+        return f"{result.target.value:g} coded bits an element"
+    return f"KL {result.target.value:.3g} nats"
+
+
+def _target(result: Comparison) -> list[str]:
+    """Say where a target that was measured comes from."""
+    if not result.target_setting:
+        return []
+    [point] = [p for p in result.points if p.name == result.target_setting]
+    return [
+        f"The target is the KL of {point.name} on the same text, "
+        f"{plus_minus(point.quality.kl_nats, point.quality.kl_nats_margin)}; both change together "
+        "in the intervals."
+    ]
+
+
+def _read(result: Comparison, where: str) -> str:
+    """Define the rows."""
+    at_target = (
+        f"the KL read off at exactly {where} (± half of the 95 % interval)"
+        if result.at_bits
+        else f"the bits an element read off at exactly {where} (± half of the 95 % interval)"
+    )
+    return (
+        "Above, by scheme: the measured setting nearest to the target, with its own bits and KL, "
+        f"and {at_target}, straight in bits against log KL between two measured settings. x16-bit, "
+        "xmlx4: how many times smaller than 16 bits and than mlx-lm's 4-bit cache as it is stored. "
+        "Below: every setting that was measured."
+    )
+
+
+def _by_itself(result: Comparison) -> list[str]:
+    """Say how a row is measured alone."""
+    if not result.standings:
+        return []
+    arguments = result.nearest(result.standings[0]).settings.arguments
+    return [f"The first row by itself, on the same text: cachegen quality {arguments}"]
+
+
+def _far(result: Comparison, where: str) -> list[str]:
+    """Name the schemes that have no setting near the target."""
+    names = [
+        f"{one.scheme} ({' and '.join(one.between)})"
+        for one in result.standings
+        if not _is_near(result, one)
+    ]
+    return (
+        [f"No setting near {where}, so read off farther apart: {', '.join(names)}."]
+        if names
+        else []
+    )
+
+
+def _is_near(result: Comparison, one: Standing) -> bool:
+    nearest = result.nearest(one)
+    if result.at_bits:
+        return abs(nearest.coded_bits_per_element - result.target.value) <= NEAR_BITS
+    return abs(nearest.quality.kl_nats / result.target.value - 1) <= NEAR_KL
+
+
+def _floor(one: Floor) -> str:
+    interval = plus_minus(one.kl_nats, margin(one.kl_nats_low, one.kl_nats_high))
+    return (
+        f"Floor of {one.scheme} on these texts: KL {interval} at any step, since what lies beyond "
+        "its profile's components is lost."
+    )
 
 
 def _profiles(result: Comparison) -> list[str]:
@@ -90,25 +149,35 @@ def _profiles(result: Comparison) -> list[str]:
         if result.profile_of(one)
         for tokens in [result.profile_pays_tokens(one)]
     ]
-    against = f" Against the best scheme without one, {', '.join(pays)}." if pays else ""
+    best = result.best_without_profile
+    against = f" Against {best.scheme}, {', '.join(pays)}." if pays and best else ""
     return [profile_sentence(used[0]) + against]
 
 
 def _standing_row(result: Comparison, one: Standing) -> Row:
-    kl_stderr = one.stderr if result.at_bits else None
+    value = one.kl_nats if result.at_bits else one.coded_bits_per_element
     return (
-        {
-            "scheme": one.scheme + (" ~" if one.extrapolated else ""),
-            "coded_bytes": result.bytes_at(one),
-            "coded_bits_per_element": one.coded_bits_per_element,
-            "kl_nats": one.kl_nats,
-            "kl_nats_stderr": kl_stderr,
-            "stderr": one.stderr,
-            "extrapolated": one.extrapolated or None,
+        _point_row(result.nearest(one))
+        | {
+            "scheme": one.scheme,
+            "at_target": value,
+            "margin": one.margin,
+            "low": one.low,
+            "high": one.high,
+            "between": " | ".join(one.between),
+            "ratio_to_group": _to_group(result, one),
         }
         | _ratios(result, one.coded_bits_per_element)
-        | {"ratio_to_group": _to_group(result, one)}
     )
+
+
+def _point_row(point: Candidate) -> Row:
+    return point.quality.to_json() | {
+        "setting": point.name,
+        "scheme": curve_of(point),
+        "coded_bytes": point.coded_bytes,
+        "coded_bits_per_element": point.coded_bits_per_element,
+    }
 
 
 def _ratios(result: Comparison, bits_per_element: float) -> Row:
@@ -130,9 +199,10 @@ def _winner(result: Comparison, where: str) -> str:
         return f"There are not two schemes with a curve to compare at {where}."
     best, second = ranked[:2]
     if result.winner is None:
+        level = [one.scheme for one in ranked[1:] if one.scheme not in best.beats]
         return (
-            f"At {where} no scheme is the winner: {best.scheme} comes first, but within two "
-            "standard errors of another, or beyond what was measured."
+            f"At {where} no scheme is the winner: {best.scheme} comes first, but not beyond the "
+            f"error before {', '.join(level)}."
         )
     if result.at_bits:
         return (

@@ -20,47 +20,54 @@ from cachegen_cli.report.table import Column, Row, View
 from cachegen_cli.report.units import bits, error, percent, perplexity, plus_minus, rough, si_bytes
 from cachegen_cli.results.analyses import QualityAnalysis
 from cachegen_cli.results.planning import Plan, Sensitivity
-from cachegen_cli.results.quality import Quality
+from cachegen_cli.results.quality import LARGEST, Quality, margin
 from cachegen_cli.results.sizes import Bytes
 
 _BAR = 24  # columns of the longest bar
 
-KL = (Column("kl_nats", "KL nats", error), Column("kl_nats_stderr", "±", rough))
+KL = (Column("kl_nats", "KL nats", error), Column("kl_nats_margin", "±", rough))
 PERPLEXITY_DIFFERENCE = Column("perplexity_difference", "Δ ppl", error)
 TOP1 = Column("top1_agreement", "top-1", percent)
 REST = (
+    Column("kl_nats_median", "KL median", error),
     Column("kl_nats_p99", "KL p99", error),
+    Column("kl_share_of_largest", f"largest {LARGEST}", percent),
     Column("reference_perplexity", "ref ppl", perplexity),
-    Column("reference_perplexity_stderr", "±", rough),
+    Column("reference_perplexity_margin", "±", rough),
     Column("perplexity", "ppl", perplexity),
-    Column("perplexity_stderr", "±", rough),
+    Column("perplexity_margin", "±", rough),
     Column("log_likelihood_difference_nats", "Δ log-lik", error),
-    Column("log_likelihood_difference_nats_stderr", "±", rough),
-    Column("top1_agreement_stderr", "± top-1", rough),
+    Column("log_likelihood_difference_nats_margin", "±", rough),
+    Column("top1_agreement_margin", "± top-1", rough),
 )
 ALL = (*KL, PERPLEXITY_DIFFERENCE, TOP1, *REST)
 SCORED = (Column("positions", "read"), Column("scored_tokens", "scored"))
 BLANK = dict.fromkeys(column.key for column in (*ALL, *SCORED))
 DEFINED = (
     "KL: mean over positions of the continuation of KL(untouched || compressed) over the next "
-    "token; ±: standard error, as if positions were independent. Only the context's cache is "
-    "compressed: the model reads the continuation after it in full precision. Δ ppl: perplexity "
-    "less that after the untouched cache. top-1: positions with the same most likely token."
+    "token; ±: half of the 95 % interval, from resampling blocks of neighbouring positions. Only "
+    "the context's cache is compressed: the model reads the continuation after it in full "
+    "precision. Δ ppl: perplexity less that after the untouched cache. top-1: positions with the "
+    "same most likely token."
 )
 
 
 def quality_sentence(found: Quality) -> str:
     """All figures of one setting."""
-    agreement = plus_minus(100 * found.top1_agreement, _times_100(found.top1_agreement_stderr))
+    figures = found.to_json()
+    agreement = plus_minus(100 * found.top1_agreement, _times_100(figures["top1_agreement_margin"]))
     change = plus_minus(
-        found.log_likelihood_difference_nats, found.log_likelihood_difference_nats_stderr
+        found.log_likelihood_difference_nats, figures["log_likelihood_difference_nats_margin"]
     )
+    held = found.kl_share_of_largest
+    largest = "" if held is None else f", the largest {LARGEST} hold {percent(held)} of the sum"
     return (
         f"Quality over {found.positions} positions: KL "
-        f"{plus_minus(found.kl_nats, found.kl_nats_stderr)} nats, 99th percentile "
-        f"{error(found.kl_nats_p99)}; perplexity {perplexity(found.reference_perplexity)} -> "
-        f"{perplexity(found.perplexity)}, log-likelihood {change} nats a token; the same most "
-        f"likely token at {agreement} % of positions."
+        f"{plus_minus(found.kl_nats, found.kl_nats_margin)} nats, median "
+        f"{error(found.kl_nats_median)}, 99th percentile {error(found.kl_nats_p99)}{largest}; "
+        f"perplexity {perplexity(found.reference_perplexity)} -> {perplexity(found.perplexity)}, "
+        f"log-likelihood {change} nats a token; the same most likely token at {agreement} % of "
+        "positions."
     )
 
 
@@ -110,14 +117,16 @@ def sensitivity_view(result: Sensitivity, wide: bool) -> View:
     )
     largest = max(row.kl_nats for row in result.rows)
     rows = [
-        vars(row) | {"layer": row.label, "bar": bar(row.kl_nats, largest, _BAR)}
+        vars(row)
+        | {"kl_nats_margin": row.kl_nats_margin, "layer": row.label}
+        | {"bar": bar(row.kl_nats, largest, _BAR)}
         for row in result.rows
     ]
-    blank = {"cache": "", "bar": "", "kl_nats_stderr": None}
+    blank = {"cache": "", "bar": "", "kl_nats_margin": None}
     totals = [
         blank | {"layer": "sum", "tensor": "both", "kl_nats": result.sum_kl_nats},
         blank | {"layer": "all", "tensor": "both"}
-        | {key: getattr(result.together, key) for key in ("kl_nats", "kl_nats_stderr")},
+        | {key: getattr(result.together, key) for key in ("kl_nats", "kl_nats_margin")},
     ]  # fmt: skip
     notes = [
         _depth_sentence(result),
@@ -222,6 +231,23 @@ def _depth_sentence(result: Sensitivity) -> str:
     )
 
 
+def _rival(result: Plan) -> str:
+    """Say whether the plan beats the best uniform width in its bytes, beyond the error."""
+    rival, best = result.rival, result.best_uniform
+    if rival is None or best is None:
+        return "No uniform width of the choices fits into the plan's bytes."
+    sizes = f"{si_bytes(best.coded_bytes)} at KL {error(best.quality.kl_nats)}"
+    if len({*result.key_bits, *result.value_bits}) == 1:
+        return f"The plan is {rival.name}: no mix of widths that was measured was better."
+    more = plus_minus(rival.kl_nats_more, margin(rival.low, rival.high))
+    if rival.is_beaten:
+        return f"The plan is better than {rival.name} ({sizes}): its KL is lower by {more} nats."
+    return (
+        f"The plan is not better than {rival.name} ({sizes}) beyond the error: its KL is lower by "
+        f"{more} nats. Take {rival.name}."
+    )
+
+
 def _verdict(result: Plan) -> str:
     """The plan against its target, the best uniform width and the depth schedule."""
     totals, quality = result.measurement.totals, result.measurement.quality
@@ -233,20 +259,16 @@ def _verdict(result: Plan) -> str:
         "coded_bits_per_element": f"at most {result.target.value:g} bits an element",
     }[result.target.figure]
     parts = [
+        _rival(result),
         f"Target: {target}. The plan takes {si_bytes(totals.coded_bytes)}, "
         f"{bits(totals.coded_bits_per_element)} bits an element, at KL "
-        f"{plus_minus(quality.kl_nats, quality.kl_nats_stderr)}."
+        f"{plus_minus(quality.kl_nats, quality.kl_nats_margin)}.",
     ]
-    for name, other in (
-        ("best uniform width", result.best_uniform),
-        ("depth schedule", result.depth),
-    ):
+    if (depth := result.depth) is not None:
         parts.append(
-            f"No {name} fits into these bytes."
-            if other is None
-            else f"In these bytes (at most 1 % more) the {name} is {other.name}: "
-            f"{bits(other.coded_bits_per_element)} bits an element, KL "
-            f"{plus_minus(other.quality.kl_nats, other.quality.kl_nats_stderr)}."
+            f"In these bytes (at most 1 % more) the depth schedule is {depth.name}: "
+            f"{bits(depth.coded_bits_per_element)} bits an element, KL "
+            f"{plus_minus(depth.quality.kl_nats, depth.quality.kl_nats_margin)}."
         )
     holding = [o for o in result.uniform if o.quality.kl_nats <= result.target.value]
     if result.target.figure == "kl_nats" and holding:

@@ -77,7 +77,9 @@ def number(key: str, value: float | None) -> str:
         return f"-{number(key, -value)}"
     if key.endswith("_bytes") or key.startswith("bytes_"):
         return si_bytes(round(value))
-    if key.endswith(("_saving", "_agreement", "_agreement_stderr")):
+    if key.endswith(
+        ("_saving", "_agreement", "_agreement_stderr", "_agreement_margin", "kl_share_of_largest")
+    ):
         return percent(value)
     if key.endswith("bits_per_element"):
         return bits(value)

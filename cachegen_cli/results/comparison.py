@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import ceil, exp, log
+from math import ceil
 from typing import Any, ClassVar
 
+from cachegen_cli.results.candidates import Candidate, Target
 from cachegen_cli.results.picking import pick
-from cachegen_cli.results.planning import Candidate, Target
 from cachegen_cli.results.profile import ProfileInfo
+from cachegen_cli.results.quality import margin
 from cachegen_cli.results.run import Run
+
+# of a target to either side, within which points are near enough
+NEAR_KL = 0.1  # of a KL
+NEAR_BITS = 0.05  # bits an element, of a size
 
 
 @dataclass(frozen=True)
@@ -19,16 +23,51 @@ class Standing:
 
     Attributes:
         scheme: its name, with the options that are not the curve's own.
-        coded_bits_per_element, kl_nats: on the curve, straight in bits against log KL.
-        stderr: of the one that is not given, from the KL's standard error at the nearest points.
-        extrapolated: whether the target lies outside the measured points.
+        coded_bits_per_element, kl_nats: read off, straight in bits against log KL.
+        low, high: ends of the 95 % interval of the one that is not given, from resamples of the
+            positions in which the target's KL and the curve's change together; None where there
+            is one position only.
+        nearest: name of the measured setting that is nearest to the target.
+        between: names of the settings that it is read off between, one where it meets the target.
+        beats: schemes that are worse in 97.5 % of the resamples.
     """
 
     scheme: str
     coded_bits_per_element: float
     kl_nats: float
-    stderr: float
-    extrapolated: bool
+    low: float | None
+    high: float | None
+    nearest: str
+    between: tuple[str, ...]
+    beats: tuple[str, ...] = ()
+
+    @property
+    def margin(self) -> float | None:
+        """Return half of the interval."""
+        return margin(self.low, self.high)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Standing:
+        """Return the inverse of `dataclasses.asdict`."""
+        return pick(cls, data | {key: tuple(data[key]) for key in ("between", "beats")})
+
+
+@dataclass(frozen=True)
+class OutOfReach:
+    """A scheme whose curve does not meet the target, and why."""
+
+    scheme: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The KL that a scheme does not come below on these texts, however small its step."""
+
+    scheme: str
+    kl_nats: float
+    kl_nats_low: float | None
+    kl_nats_high: float | None
 
 
 @dataclass(frozen=True)
@@ -40,7 +79,11 @@ class Comparison:
         mlx_bits_per_element: what mlx-lm's 4-bit cache takes as it is stored, None where head_dim
             does not allow it.
         target: where the curves are compared.
+        target_setting: name of the setting whose KL that is; "" where it was given.
         points: every setting that was measured; the name is the scheme.
+        standings: every scheme whose curve meets the target, the best first.
+        out_of_reach: the others that have a curve.
+        floors: of schemes with a profile.
     """
 
     kind: ClassVar = "compare"
@@ -48,31 +91,20 @@ class Comparison:
     raw_bytes: int
     mlx_bits_per_element: float | None
     target: Target
+    target_setting: str
     points: tuple[Candidate, ...]
+    standings: tuple[Standing, ...]
+    out_of_reach: tuple[OutOfReach, ...]
+    floors: tuple[Floor, ...]
 
     @property
     def schemes(self) -> list[str]:
-        """Their names, in the order of the points."""
+        """Return their names, in the order of the points."""
         return list(dict.fromkeys(map(curve_of, self.points)))
 
-    @property
-    def standings(self) -> list[Standing]:
-        """Every scheme that has a curve, the best first."""
-        found = [
-            self._standing(name, [p for p in self.points if curve_of(p) == name])
-            for name in self.schemes
-        ]
-        return sorted((one for one in found if one), key=self._cost)
-
-    @property
-    def out_of_reach(self) -> list[str]:
-        """Schemes with a curve that ends far from the target."""
-        standing = {one.scheme for one in self.standings}
-        points: dict[str, int] = {}
-        for point in self.points:
-            if point.quality.kl_nats > _LOSSLESS:
-                points[curve_of(point)] = points.get(curve_of(point), 0) + 1
-        return [name for name, n in points.items() if n > 1 and name not in standing]
+    def nearest(self, standing: Standing) -> Candidate:
+        """Return the measured setting that is nearest to the target."""
+        return next(p for p in self.points if p.name == standing.nearest)
 
     @property
     def at_bits(self) -> bool:
@@ -81,18 +113,10 @@ class Comparison:
 
     @property
     def winner(self) -> str | None:
-        """The best scheme, if its interval of two standard errors overlaps with no other's."""
+        """Return the best scheme, if it beats every other."""
         ranked = self.standings
-        if len(ranked) < 2:
-            return None
-        best, second = ranked[0], ranked[1]
-        gap = self._cost(second) - self._cost(best)
-        apart = gap > 2 * best.stderr + 2 * max(one.stderr for one in ranked[1:])
-        return best.scheme if apart and not best.extrapolated else None
-
-    def _cost(self, standing: Standing) -> float:
-        """What the target leaves to compare."""
-        return standing.kl_nats if self.at_bits else standing.coded_bits_per_element
+        others = {one.scheme for one in ranked[1:]}
+        return ranked[0].scheme if others and others <= set(ranked[0].beats) else None
 
     def bytes_at(self, standing: Standing) -> int:
         """Coded bytes of the cache at a standing."""
@@ -103,78 +127,59 @@ class Comparison:
         used = [p.settings.profile for p in self.points if curve_of(p) == standing.scheme]
         return used[0] if used else None
 
+    @property
+    def best_without_profile(self) -> Standing | None:
+        """Return the best scheme that needs no profile."""
+        return next((one for one in self.standings if self.profile_of(one) is None), None)
+
     def profile_pays_tokens(self, standing: Standing) -> int | None:
         """Tokens from which a scheme with its profile takes less than the best without one.
 
         None where it uses none, or takes more without it already.
         """
         profile = self.profile_of(standing)
-        others = [one for one in self.standings if self.profile_of(one) is None]
-        if profile is None or not others:
+        other = self.best_without_profile
+        if profile is None or other is None:
             return None
-        saved = self.bytes_at(others[0]) - self.bytes_at(standing)
+        saved = self.bytes_at(other) - self.bytes_at(standing)
         return ceil(profile.profile_bytes * self.run.prompt.tokens / saved) if saved > 0 else None
 
     def to_json(self) -> dict[str, Any]:
-        """The run's keys, points, and what follows from them."""
+        """Return the run's keys, points, and what follows from them."""
         return self.run.to_json() | {
             "raw_bytes": self.raw_bytes,
             "mlx_bits_per_element": self.mlx_bits_per_element,
             "target": asdict(self.target),
+            "target_setting": self.target_setting,
             "points": [point.to_json() for point in self.points],
             "standings": [
                 asdict(one)
                 | {
+                    "margin": one.margin,
                     "coded_bytes": self.bytes_at(one),
                     "profile_pays_tokens": self.profile_pays_tokens(one),
                 }
                 for one in self.standings
             ],
             "winner": self.winner,
-            "out_of_reach": self.out_of_reach,
+            "out_of_reach": [asdict(one) for one in self.out_of_reach],
+            "floors": [asdict(one) for one in self.floors],
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Comparison:
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         own = {
             "run": Run.from_json(data),
             "target": pick(Target, data["target"]),
             "points": tuple(Candidate.from_json(point) for point in data["points"]),
+            "standings": tuple(Standing.from_json(one) for one in data["standings"]),
+            "out_of_reach": tuple(pick(OutOfReach, one) for one in data["out_of_reach"]),
+            "floors": tuple(pick(Floor, one) for one in data["floors"]),
         }
         return pick(cls, data | own)
-
-    def _standing(self, name: str, points: Sequence[Candidate]) -> Standing | None:
-        curve = sorted(
-            (log(p.quality.kl_nats), p.coded_bits_per_element, p.quality.kl_nats_stderr or 0.0)
-            for p in points
-            if p.quality.kl_nats > _LOSSLESS
-        )
-        if len(curve) < 2:
-            return None
-        at, other = (1, 0) if self.at_bits else (0, 1)
-        x = self.target.value if self.at_bits else log(self.target.value)
-        curve.sort(key=lambda point: point[at])
-        place = min(max(sum(p[at] < x for p in curve), 1), len(curve) - 1)
-        low, high = curve[place - 1], curve[place]
-        span = high[at] - low[at]
-        share = (x - low[at]) / span if span else 0.0
-        if not -_FARTHEST <= share <= 1 + _FARTHEST:
-            return None
-        y = low[other] + share * (high[other] - low[other])
-        extrapolated = not curve[0][at] <= x <= curve[-1][at]
-        # relative errors of the KL at both ends, as they count at this share
-        relative = max(p[2] / exp(p[0]) for p in (low, high))
-        if self.at_bits:
-            return Standing(name, x, exp(y), relative * exp(y), extrapolated)
-        slope = abs((high[1] - low[1]) / (high[0] - low[0])) if high[0] != low[0] else 0.0
-        return Standing(name, y, self.target.value, slope * relative, extrapolated)
 
 
 def curve_of(point: Candidate) -> str:
     """What a setting is a point of."""
     return point.curve or point.settings.scheme
-
-
-_FARTHEST = 1.0  # of the distance of two points, that a curve is drawn on beyond its end
-_LOSSLESS = 1e-7  # nats; what loses no more has no curve

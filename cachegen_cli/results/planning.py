@@ -8,14 +8,13 @@ from itertools import pairwise
 from math import sqrt
 from typing import Any, ClassVar
 
+from cachegen_cli.results.candidates import Candidate, Target, best_within
 from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.picking import pick
-from cachegen_cli.results.quality import Quality
+from cachegen_cli.results.quality import Quality, margin
 from cachegen_cli.results.run import Run
 from cachegen_cli.results.settings import PlannedWidths, Settings
 from cachegen_cli.results.spans import Entry, spans
-
-SAME_BYTES = 1.01  # of a plan's, for what it is compared with
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class TensorSensitivity:
 
     Attributes:
         tensor: "keys" or "values".
-        kl_nats, kl_nats_stderr: as in `Quality`.
+        kl_nats, kl_nats_stderr, kl_nats_low, kl_nats_high: as in `Quality`.
         layers: where several are coded as one, all of them.
     """
 
@@ -34,6 +33,13 @@ class TensorSensitivity:
     kl_nats: float
     kl_nats_stderr: float | None
     layers: tuple[Entry, ...] = ()
+    kl_nats_low: float | None = None
+    kl_nats_high: float | None = None
+
+    @property
+    def kl_nats_margin(self) -> float | None:
+        """Return half of the 95 % interval of the KL."""
+        return margin(self.kl_nats_low, self.kl_nats_high)
 
     @property
     def label(self) -> str:
@@ -123,40 +129,24 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A setting that was measured beside others: its size and quality over all texts.
+class Rival:
+    """The uniform width of lowest KL in a plan's bytes, and how much more it loses.
 
     Attributes:
-        curve: of a comparison, what the setting is a point of.
+        kl_nats_more: its KL less the plan's.
+        low, high: ends of the 95 % interval of that, positions resampled for both together; None
+            where there is one position only.
     """
 
     name: str
-    settings: Settings
-    coded_bytes: int
-    coded_bits_per_element: float
-    quality: Quality
-    curve: str = ""
+    kl_nats_more: float
+    low: float | None
+    high: float | None
 
-    def to_json(self) -> dict[str, Any]:
-        """All fields."""
-        return asdict(self) | {"quality": self.quality.to_json()}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Candidate:
-        """The inverse of `to_json`."""
-        own = {
-            "settings": Settings.from_json(data["settings"]),
-            "quality": pick(Quality, data["quality"]),
-        }
-        return pick(cls, data | own)
-
-
-@dataclass(frozen=True)
-class Target:
-    """What a plan is made for: ``figure`` (a key of the plan) at most ``value``."""
-
-    figure: str
-    value: float
+    @property
+    def is_beaten(self) -> bool:
+        """Return whether the plan is better beyond the error."""
+        return self.low is not None and self.low > 0
 
 
 @dataclass(frozen=True)
@@ -173,6 +163,7 @@ class Plan:
         measurement: the plan, measured.
         uniform: every width of the choices for all tensors.
         depth: the widest ``depth`` schedule of the plan's bytes, if there is one.
+        rival: the uniform width that the plan has to beat; None where none fits into its bytes.
 
     Others have the plan's bytes if they take at most 1 % more.
     """
@@ -188,6 +179,7 @@ class Plan:
     measurement: Measurement
     uniform: tuple[Candidate, ...]
     depth: Candidate | None
+    rival: Rival | None = None
 
     @property
     def key_bits(self) -> tuple[int, ...]:
@@ -201,10 +193,8 @@ class Plan:
 
     @property
     def best_uniform(self) -> Candidate | None:
-        """The uniform width of lowest KL in the plan's bytes."""
-        size = SAME_BYTES * (self.measurement.totals.coded_bytes or 0)
-        fitting = [one for one in self.uniform if one.coded_bytes <= size]
-        return min(fitting, key=lambda one: one.quality.kl_nats, default=None)
+        """Return the uniform width of lowest KL in the plan's bytes."""
+        return best_within(self.uniform, self.measurement.totals.coded_bytes or 0)
 
     @property
     def uniform_kl_nats_at_same_bytes(self) -> float | None:
@@ -250,6 +240,8 @@ class Plan:
                 "sensitivities": [asdict(row) for row in self.sensitivities],
                 "uniform": [one.to_json() for one in self.uniform],
                 "depth": self.depth.to_json() if self.depth else None,
+                "rival": asdict(self.rival) if self.rival else None,
+                "better_than_uniform": self.rival.is_beaten if self.rival else None,
             }
         )
 
@@ -264,6 +256,7 @@ class Plan:
             "measurement": Measurement.from_json(data),
             "uniform": tuple(Candidate.from_json(one) for one in data["uniform"]),
             "depth": Candidate.from_json(data["depth"]) if data["depth"] else None,
+            "rival": pick(Rival, data["rival"]) if data["rival"] else None,
         }
         return pick(cls, data | own)
 

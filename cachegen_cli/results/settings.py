@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +95,18 @@ class Settings:
         shown = {key: value for key, value in self.options.items() if key not in met}
         options = ",".join(f"{key}={value}" for key, value in shown.items())
         return f"{self.scheme}:{options}" if options else self.scheme
+
+    @property
+    def arguments(self) -> str:
+        """Return the options that make `cachegen` measure this setting of a comparison."""
+        both = self.key_bits == self.value_bits
+        widths = (
+            f" --bits {self.key_bits}"
+            if both
+            else f" --key-bits {self.key_bits} --value-bits {self.value_bits}"
+        )
+        profile = f" --profile {shlex.quote(self.profile.file)}" if self.profile else ""
+        return f"--scheme {self.scheme_text}{widths if self.key_bits else ''}{profile}"
 
     @property
     def widths(self) -> str:

@@ -37,6 +37,7 @@ class Affine(ByToken):
     name: ClassVar[str] = "mlx"
     summary: ClassVar[str] = "what mlx_lm --kv-bits stores: affine groups along head_dim"
     has_bits: ClassVar[bool] = True
+    widths: ClassVar[tuple[int, ...]] = WIDTHS
     undoes_rope: ClassVar[bool] = False
     profile_use: ClassVar[str] = "none"
     bits: int

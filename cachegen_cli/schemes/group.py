@@ -13,6 +13,8 @@ from cachegen_cli.coding.sections import read_parameters, write_parameters
 from cachegen_cli.device import fused, mx
 from cachegen_cli.entropy import channel_major
 from cachegen_cli.quantize import (
+    MAX_BITS,
+    MIN_BITS,
     PARAMETER_BYTES,
     CodeStream,
     check_group_size,
@@ -43,6 +45,7 @@ class Group(ByToken):
     name: ClassVar[str] = "group"
     summary: ClassVar[str] = "min/max of groups of tokens by channel, as in VeloxQuant-MLX"
     has_bits: ClassVar[bool] = True
+    widths: ClassVar[tuple[int, ...]] = tuple(range(MIN_BITS, MAX_BITS + 1))
     undoes_rope: ClassVar[bool] = False
     profile_use: ClassVar[str] = "none"
     bits: int

@@ -115,13 +115,13 @@ def sensitivity_panels(result: Sensitivity) -> Shown:
     """KL of each tensor alone."""
     rows = [
         Bar((row.label, row.tensor), ((row.tensor, max(row.kl_nats, 0.0)),),
-            plus_minus(row.kl_nats, row.kl_nats_stderr))
+            plus_minus(row.kl_nats, row.kl_nats_margin))
         for row in result.rows
     ]  # fmt: skip
     together = result.together
     head = [
         Headline(
-            plus_minus(together.kl_nats, together.kl_nats_stderr),
+            plus_minus(together.kl_nats, together.kl_nats_margin),
             "KL divergence with everything compressed, nats a token",
             f"over {together.positions} positions",
         ),

@@ -81,7 +81,7 @@ def loss(quality: Quality | None) -> list[Headline]:
         return []
     return [
         Headline(
-            plus_minus(quality.kl_nats, quality.kl_nats_stderr),
+            plus_minus(quality.kl_nats, quality.kl_nats_margin),
             "KL divergence, nats a token",
             f"against the untouched cache, over {quality.positions} positions",
         ),

@@ -10,8 +10,9 @@ from cachegen_cli.report.html.panels import Headline, Panel, Shown, loss, sizes
 from cachegen_cli.report.html.tables import table
 from cachegen_cli.report.units import bits, error, percent, rough, si_bytes
 from cachegen_cli.results.analyses import Sweep, pareto
+from cachegen_cli.results.candidates import Candidate
 from cachegen_cli.results.comparison import Comparison, curve_of
-from cachegen_cli.results.planning import Candidate, Plan
+from cachegen_cli.results.planning import Plan
 
 _BITS, _KL = "coded bits an element", "KL in nats (logarithmic)"
 _BEST = "Full points: no other has both fewer bits and less loss."
@@ -68,10 +69,10 @@ def _curve(result: Sweep) -> Panel:
         rate = row.totals.coded_bits_per_element
         rate = row.totals.entropy_bits_per_element if rate is None else rate
         lost = row.quality.kl_nats if row.quality else row.totals.relative_rms_error
-        stderr = row.quality.kl_nats_stderr if row.quality else None
-        points.append(Dot(rate, lost, f"{row.settings.widths} bits", bool(optimal), stderr or 0.0))
+        margin = row.quality.kl_nats_margin if row.quality else None
+        points.append(Dot(rate, lost, f"{row.settings.widths} bits", bool(optimal), margin or 0.0))
         listed.append(
-            (row.settings.label, bits(rate), error(lost), rough(stderr), "yes" if optimal else "")
+            (row.settings.label, bits(rate), error(lost), rough(margin), "yes" if optimal else "")
         )
     if not measured:
         points = _marked(points)
@@ -105,8 +106,7 @@ def comparison_panels(result: Comparison) -> Shown:
         Headline(
             error(one.kl_nats) if result.at_bits else bits(one.coded_bits_per_element),
             f"{one.scheme}: {'KL in nats' if result.at_bits else 'bits an element'}",
-            f"at {at}, ± {rough(one.stderr)}"
-            + (", beyond what was measured" if one.extrapolated else ""),
+            f"at {at}, ± {rough(one.margin)}; nearest setting {one.nearest}",
         )
         for one in result.standings[:4]
     ]
@@ -115,7 +115,7 @@ def comparison_panels(result: Comparison) -> Shown:
             point.name,
             bits(point.coded_bits_per_element),
             error(point.quality.kl_nats),
-            rough(point.quality.kl_nats_stderr),
+            rough(point.quality.kl_nats_margin),
         )
         for point in result.points
     ]
@@ -161,4 +161,4 @@ def plan_panels(result: Plan) -> Shown:
 def _dot(point: Candidate) -> Dot:
     found = point.quality
     rate = point.coded_bits_per_element
-    return Dot(rate, found.kl_nats, point.name, error=found.kl_nats_stderr or 0.0)
+    return Dot(rate, found.kl_nats, point.name, error=found.kl_nats_margin or 0.0)
