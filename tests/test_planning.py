@@ -24,8 +24,11 @@ from cachegen_cli import (
     to_json,
 )
 from cachegen_cli.allocation import Option, allocations, filled, hull
+from cachegen_cli.bootstrap import interval, resampled_means
+from cachegen_cli.measuring import measure
 from cachegen_cli.model import bundled_file
-from cachegen_cli.results.planning import rank_correlation
+from cachegen_cli.quality import Reference
+from cachegen_cli.results.planning import Rival, rank_correlation
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.schedules import settings_with
 
@@ -168,6 +171,40 @@ def test_where_nothing_beats_a_uniform_width_it_says_so(scored, uniform):
     found = plan(scored, target_kl=uniform[2].quality.kl_nats * 1.001, choices=CHOICES)
     assert set(found.key_bits + found.value_bits) == {2}
     assert "plan-is-uniform" in [w.code for w in found.run.warnings]
+
+
+def test_the_rival_is_measured_against_the_plan_position_by_position(scored, planned, uniform):
+    rival, best = planned.rival, planned.best_uniform
+    assert rival.name == best.name
+    reference, positions = Reference(scored), []
+    for settings in (planned.measurement.settings, best.settings):
+        restored = []
+        measure(scored, settings, restored=restored)
+        positions.append(reference.compare(restored).kl)
+    more = positions[1] - positions[0]
+    assert rival.kl_nats_more == pytest.approx(more.mean())
+    draws = resampled_means(more, (40,))
+    assert (rival.low, rival.high) == pytest.approx(interval(draws))
+    assert json.loads(to_json(planned))["better_than_uniform"] == (rival.low > 0)
+
+
+@pytest.mark.parametrize("beaten", [False, True])
+def test_a_plan_says_whether_it_is_better_than_a_uniform_width(planned, beaten):
+    low = 0.001 if beaten else -0.001
+    told = replace(planned, rival=Rival("uniform 3", 0.002, low, 0.005))
+    text = " ".join(render(told, "table").split())
+    verdict = "better" if beaten else "not better"
+    assert f"The plan is {verdict} than uniform 3" in text
+    assert ("Take uniform 3" in text) is not beaten
+
+
+def test_a_plan_that_ties_with_a_uniform_width_is_warned_of(scored, uniform):
+    """At the KL of 3 bits a mix is at most as small: nobody should need a plan for it."""
+    found = plan(scored, target_kl=uniform[3].quality.kl_nats * 1.02, choices=CHOICES)
+    assert found.rival is not None
+    codes = [notice.code for notice in found.run.warnings]
+    is_mix = len({*found.key_bits, *found.value_bits}) > 1
+    assert ("plan-not-better" in codes) == (is_mix and not found.rival.is_beaten)
 
 
 def test_where_the_depth_schedule_is_better_it_says_so(scored):

@@ -28,6 +28,7 @@ from cachegen_cli.captures import capture_texts
 from cachegen_cli.kvcache import fork, make_cache, untouched
 from cachegen_cli.measuring import measure
 from cachegen_cli.model import bundled_file
+from cachegen_cli.notices import quality_notices
 from cachegen_cli.quality import Positions, Reference
 from cachegen_cli.reading import read_on
 from cachegen_cli.results.analyses import QualityAnalysis
@@ -303,6 +304,23 @@ def test_one_position_has_no_error():
     assert figures.kl_nats == 0.5 and figures.kl_nats_stderr is None
     assert figures.perplexity_difference == pytest.approx(np.e**2 - np.e)
     assert json.loads(json.dumps(figures.to_json()))["perplexity_stderr"] is None
+
+
+def test_where_few_positions_decide_it_is_said():
+    def quality(kl):
+        n = kl.size
+        return Positions(kl, np.ones(n, bool), -np.ones(n - 1), -np.ones(n - 1), (n,)).quality()
+
+    flat, peak = np.full(256, 0.01), np.full(256, 0.01)
+    peak[7] = 2.56  # as much as all the others
+    assert quality(flat).kl_share_of_largest == pytest.approx(5 / 256)
+    assert quality(peak).kl_nats_median == 0.01
+    assert quality(peak).kl_nats_low == pytest.approx(0.01, rel=1e-6)
+    assert quality(peak).kl_nats_high == pytest.approx(0.04, rel=0.3)
+    assert quality(np.zeros(4)).kl_share_of_largest is None
+    assert not quality_notices([("a", quality(flat)), ("b", quality(np.zeros(4)))])
+    [notice] = quality_notices([("a", quality(flat)), ("b", quality(peak))])
+    assert notice.code == "few-positions-decide" and "51% of the KL of b" in notice.message
 
 
 class TestSensitivity:
