@@ -12,8 +12,9 @@ from typing import Any
 from cachegen_cli.analysis import Source, captured
 from cachegen_cli.bootstrap import Floats, interval
 from cachegen_cli.captures import Capture
-from cachegen_cli.curves import Aim, Curve, ladder
+from cachegen_cli.curves import Aim, Curve
 from cachegen_cli.errors import UsageError
+from cachegen_cli.ladders import ladder
 from cachegen_cli.measuring import Measured, positions_over
 from cachegen_cli.notices import quality_notices
 from cachegen_cli.profilefiles import load_profile

@@ -5,69 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import exp, log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.bootstrap import interval
-from cachegen_cli.results.analyses import pareto
+from cachegen_cli.ladders import Ladder
 from cachegen_cli.results.candidates import Candidate, Target
 from cachegen_cli.results.comparison import NEAR_BITS, NEAR_KL, Standing
 from cachegen_cli.results.settings import Settings
-from cachegen_cli.schedules import settings_with
-from cachegen_cli.schemes import SCHEMES
 
 Floats = npt.NDArray[np.float64]
 
 _TRIALS = 8  # readings beyond the first ones
 _LEAST_KL = 1e-12  # stands for a KL of 0 in logarithms
-_STEP = 1.01  # from one error to the next
-_SLOPE_WITHIN = 1.5  # of a logarithm: points that tell the slope of a curve at a target
-_BINS = range(4, 257, 2)  # an odd number codes as the even one below it
-_FIRST_BINS, _FIRST_WIDTHS, _FIRST_ERRORS = (16, 48), (3, 4, 6), (1.6, 0.6)
-
-
-class Ladder(NamedTuple):
-    """A scheme's settings from most loss to least.
-
-    Attributes:
-        rungs: the settings.
-        first: rungs that are measured first, so that there is a curve.
-        beside: settings that are measured, too, and are no rungs.
-    """
-
-    rungs: list[Settings]
-    first: list[int]
-    beside: list[Settings]
-
-
-def ladder(base: Settings) -> Ladder | None:
-    """Return the settings of a scheme that has several, None for one that loses nothing.
-
-    Args:
-        base: the scheme with the options that stay as they are.
-    """
-    kind = SCHEMES[base.scheme]
-    if kind.has_bits:
-        rungs = [replace(base, key_bits=bits, value_bits=bits) for bits in kind.widths]
-        return Ladder(rungs, [kind.widths.index(bits) for bits in _FIRST_WIDTHS], [])
-    base = settings_with("uniform", base)
-    if base.scheme == "cachegen":
-        rungs = [_with(base, bins=bins) for bins in _BINS]
-        return Ladder(rungs, [_BINS.index(bins) for bins in _FIRST_BINS], [base])
-    if not kind.any_size:
-        return None
-    least, usual, most = kind.errors
-    steps = range(int(log(most / least) / log(_STEP)) + 1)
-    errors = list(dict.fromkeys(max(float(f"{most / _STEP**i:.3g}"), least) for i in steps))
-    nearest = [min(errors, key=lambda error: abs(error - x * usual)) for x in _FIRST_ERRORS]
-    rungs = [_with(base, error=error) for error in errors]
-    return Ladder(rungs, [errors.index(error) for error in nearest], [])
-
-
-def _with(settings: Settings, **options: Any) -> Settings:
-    return replace(settings, options=options | settings.options)
+_SLOPE_WITHIN = 15  # times what is near: points that tell the slope of a curve at a target
+_READ_WITHIN = 4  # times what is near: points that the target is read off from
+_SMOOTH = 0.02  # distance that is as good as none
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +69,19 @@ class Aim(NamedTuple):
         """Return the distance at which points are near enough."""
         return NEAR_BITS if self.at_bits else log(1 + NEAR_KL)
 
+    @property
+    def level(self) -> float:
+        """Return the target's bits or log KL."""
+        return self.target.value if self.at_bits else log(self.target.value)
+
+    @property
+    def levels(self) -> Floats | float:
+        """Return the same in resamples of the positions, if it changes in them."""
+        return self.level if self.draws is None else _log(self.draws)
+
     def distance(self, point: Point) -> float:
         """Return how much more than the target a point loses: log KL, or bits too few."""
-        if self.at_bits:
-            return self.target.value - point.bits
-        return point.log_kl - log(self.target.value)
+        return self.level - point.bits if self.at_bits else point.log_kl - self.level
 
 
 class Curve:
@@ -162,41 +125,48 @@ class Curve:
             self._beside.append(max(mixed, key=lambda point: point.log_kl))
 
     def standing(self, aim: Aim) -> tuple[Standing, Floats | None] | None:
-        """Return where the curve meets the target, straight in bits against log KL.
+        """Return where the curve meets the target, and that in each resample of the positions.
 
-        With what is read off (bits an element, or log KL) in each resample of the positions, where
-        there are any. None where the target is not between two points.
+        Every point near the target says something of it: its own figures, moved to the target
+        along the slope of the curve, straight in bits against log KL. The nearer a point the more
+        it counts. What their readings scatter is part of the error: a KL may jump from setting to
+        setting. None where the target is not between two points.
         """
-        above, below = self._around(aim)
-        if below is not None and not aim.distance(below):
-            above = below  # it is the target itself
-        if below is None or above is None:
+        points = self._near(aim)
+        if not points:
             return None
-        gap = aim.distance(above) - aim.distance(below)
-        share = -aim.distance(below) / gap if gap else 0.0  # 0 at the point below
+        weights = np.array([1 / (abs(aim.distance(p)) + _SMOOTH) for p in points])
+        weights /= weights.sum()
+        slope = self._slope(aim)
 
-        def between(low_value: Any, high_value: Any) -> Any:
-            return low_value + share * (high_value - low_value)
+        def at_target(log_kl: Floats, target: Floats | float) -> Floats:
+            """Return readings [points, ...]: bits an element, or log KL."""
+            bits = np.array([p.bits for p in points]).reshape(-1, *(1,) * (log_kl.ndim - 1))
+            return (
+                log_kl + (target - bits) / slope
+                if aim.at_bits
+                else bits + slope * (target - log_kl)
+            )
 
-        bits, log_kl = between(below.bits, above.bits), between(below.log_kl, above.log_kl)
-        draws = None
-        if below.draws is not None and above.draws is not None:
-            moved = between(_log(below.draws), _log(above.draws))
-            draws = moved if aim.at_bits else bits + self._slope(aim) * (_log_target(aim) - moved)
-        low, top = interval(draws) if draws is not None else (None, None)
-        if aim.at_bits and low is not None and top is not None:
-            low, top = exp(low), exp(top)
-        nearest = min((below, above), key=lambda point: abs(aim.distance(point)))
+        read = at_target(np.array([p.log_kl for p in points]), aim.level)
+        value = float(weights @ read)
+        draws = [p.draws for p in points if p.draws is not None]
+        moved, low, high = None, None, None
+        if len(draws) == len(points):
+            moved = weights @ at_target(_log(np.array(draws)), aim.levels)
+            scatter = np.sqrt(weights @ np.square(read - value) / max(len(points) - 1, 1))
+            moved = moved + scatter * np.random.default_rng(0).standard_normal(moved.shape)
+            low, high = interval(np.exp(moved) if aim.at_bits else moved)
         standing = Standing(
             scheme=self.name,
-            coded_bits_per_element=bits,
-            kl_nats=exp(log_kl),
+            coded_bits_per_element=aim.target.value if aim.at_bits else value,
+            kl_nats=exp(value) if aim.at_bits else aim.target.value,
             low=low,
-            high=top,
-            nearest=nearest.candidate.name,
-            between=tuple(dict.fromkeys(p.candidate.name for p in (above, below))),
+            high=high,
+            nearest=min(points, key=lambda p: abs(aim.distance(p))).candidate.name,
+            read_from=tuple(p.candidate.name for p in sorted(points, key=lambda p: p.bits)),
         )
-        return standing, draws
+        return standing, moved
 
     def why_not(self, aim: Aim) -> str:
         """Return why the curve does not meet the target, in words."""
@@ -211,10 +181,8 @@ class Curve:
         return self.points[-1]
 
     def _on_curve(self) -> list[Point]:
-        """Return the points that no other beats in both bits and KL, but those beside the curve."""
-        points = [point for point in self.points if point not in self._beside]
-        best = pareto([(p.bits, p.log_kl) for p in points])
-        return [point for point, keep in zip(points, best, strict=True) if keep]
+        """Return the points but those beside the curve."""
+        return [point for point in self.points if point not in self._beside]
 
     def _around(self, aim: Aim) -> tuple[Point | None, Point | None]:
         """Return the nearest points that lose more than the target, and at most as much."""
@@ -225,6 +193,19 @@ class Curve:
             min(above, key=aim.distance, default=None),
             max(below, key=aim.distance, default=None),
         )
+
+    def _near(self, aim: Aim) -> list[Point]:
+        """Return the points that the target is read off from; none where it is not between two.
+
+        A point that is the target itself needs no other.
+        """
+        above, below = self._around(aim)
+        if below is not None and not aim.distance(below):
+            return [below]
+        if above is None or below is None:
+            return []
+        near = [p for p in self._on_curve() if abs(aim.distance(p)) <= _READ_WITHIN * aim.near]
+        return [*near, *(p for p in (above, below) if p not in near)]
 
     def _next_rung(self, aim: Aim) -> int | None:
         """Return the rung to measure next; None where nothing is left, or near enough."""
@@ -253,22 +234,22 @@ class Curve:
         return min(free, key=lambda rung: abs(rung - guess))
 
     def _slope(self, aim: Aim) -> float:
-        """Return bits an element by log KL around the target, by least squares."""
+        """Return bits an element by log KL around the target, by least squares.
+
+        Where that is undefined nothing is moved far by it.
+        """
         points = self._on_curve()
-        close = [p for p in points if abs(aim.distance(p)) <= _SLOPE_WITHIN]
+        close = [p for p in points if abs(aim.distance(p)) <= _SLOPE_WITHIN * aim.near]
         if len(close) < 2:
             close = sorted(points, key=lambda p: abs(aim.distance(p)))[:2]
         x, y = (np.array([getattr(p, name) for p in close]) for name in ("log_kl", "bits"))
         spread = float(np.square(x - x.mean()).sum())
-        return float(((x - x.mean()) * (y - y.mean())).sum()) / spread if spread else 0.0
+        slope = float(((x - x.mean()) * (y - y.mean())).sum()) / spread if spread else 0.0
+        return slope or -1.0
 
 
 def _log(draws: Floats) -> Floats:
     return np.log(np.maximum(draws, _LEAST_KL))
-
-
-def _log_target(aim: Aim) -> Floats | float:
-    return log(aim.target.value) if aim.draws is None else _log(aim.draws)
 
 
 def _figures(point: Point) -> str:

@@ -64,11 +64,11 @@ def test_schemes_are_measured_at_the_target(found, scored):
     kl = {p.name: p.quality.kl_nats for p in found.points}
     bits = {p.name: p.coded_bits_per_element for p in found.points}
     for standing in found.standings:
-        around = [kl[name] for name in standing.between]
-        low, *_, high = sorted(bits[name] for name in standing.between) * 2
+        around = [kl[name] for name in standing.read_from]
+        low, *_, high = sorted(bits[name] for name in standing.read_from) * 2
         assert min(around) <= found.target.value * (1 + 1e-9) and max(around) >= found.target.value
         assert low <= standing.coded_bits_per_element <= max(high, low)
-        assert found.nearest(standing).name in standing.between
+        assert found.nearest(standing).name in standing.read_from
         if standing.scheme == "uniform":
             assert max(around) / min(around) < 1.25
     # the command that is named gives the same, to the digit
@@ -92,7 +92,7 @@ def test_the_command_that_a_row_names_gives_the_same(cachegen, quick):
 
 def stood(bits, beats=(), scheme="uniform", **more):
     figures = {"low": bits - 0.1, "high": bits + 0.1, "nearest": "mlx:group_size=32 4",
-               "between": ("mlx:group_size=32 4",)}  # fmt: skip
+               "read_from": ("mlx:group_size=32 4",)}  # fmt: skip
     return Standing(scheme, bits, 0.01, **figures | more, beats=beats)
 
 

@@ -33,7 +33,7 @@ def comparison_view(result: Comparison, wide: bool) -> View:
         Column("ratio_to_raw", "x16-bit", times),
         Column("ratio_to_mlx", "xmlx4", times),
         *((Column("ratio_to_group", "xgroup", times),) if wide else ()),
-        *((Column("between", "read off between", left=True),) if wide else ()),
+        *((Column("read_from", "read off from", left=True),) if wide else ()),
     )
     blank: Row = dict.fromkeys(column.key for column in columns)
     rows = [blank | _standing_row(result, one) for one in result.standings]
@@ -93,7 +93,7 @@ def _read(result: Comparison, where: str) -> str:
     )
     return (
         "Above, by scheme: the measured setting nearest to the target, with its own bits and KL, "
-        f"and {at_target}, straight in bits against log KL between two measured settings. x16-bit, "
+        f"and {at_target} from the settings near it, straight in bits against log KL. x16-bit, "
         "xmlx4: how many times smaller than 16 bits and than mlx-lm's 4-bit cache as it is stored. "
         "Below: every setting that was measured."
     )
@@ -110,7 +110,7 @@ def _by_itself(result: Comparison) -> list[str]:
 def _far(result: Comparison, where: str) -> list[str]:
     """Name the schemes that have no setting near the target."""
     names = [
-        f"{one.scheme} ({' and '.join(one.between)})"
+        f"{one.scheme} ({' and '.join(one.read_from)})"
         for one in result.standings
         if not _is_near(result, one)
     ]
@@ -164,7 +164,7 @@ def _standing_row(result: Comparison, one: Standing) -> Row:
             "margin": one.margin,
             "low": one.low,
             "high": one.high,
-            "between": " | ".join(one.between),
+            "read_from": " | ".join(one.read_from),
             "ratio_to_group": _to_group(result, one),
         }
         | _ratios(result, one.coded_bits_per_element)

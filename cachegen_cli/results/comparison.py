@@ -28,7 +28,7 @@ class Standing:
             positions in which the target's KL and the curve's change together; None where there
             is one position only.
         nearest: name of the measured setting that is nearest to the target.
-        between: names of the settings that it is read off between, one where it meets the target.
+        read_from: names of the settings that it is read off from, one where it is the target.
         beats: schemes that are worse in 97.5 % of the resamples.
     """
 
@@ -38,7 +38,7 @@ class Standing:
     low: float | None
     high: float | None
     nearest: str
-    between: tuple[str, ...]
+    read_from: tuple[str, ...]
     beats: tuple[str, ...] = ()
 
     @property
@@ -49,7 +49,7 @@ class Standing:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Standing:
         """Return the inverse of `dataclasses.asdict`."""
-        return pick(cls, data | {key: tuple(data[key]) for key in ("between", "beats")})
+        return pick(cls, data | {key: tuple(data[key]) for key in ("read_from", "beats")})
 
 
 @dataclass(frozen=True)
