@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cachegen_cli.blockwise import spans, summed
+from cachegen_cli.blockwise import float32_holds, in_float64, spans, summed
 from cachegen_cli.device import fused, mx, start
 from cachegen_cli.errors import InputError
 from cachegen_cli.rows import Rows
@@ -57,19 +57,28 @@ class Values:
     @cached_property
     def signal(self) -> float:
         """Sum of all squares; infinite where some values are."""
-        found = summed(self._energies)
-        if math.isfinite(found):
-            return found
-        # squares of finite bfloat16 numbers may be infinite in float32
-        return float(np.square(np.asarray(self._x.astype(mx.float32), np.float64)).sum())
+        if self.in_float32:
+            return self._energy
+        blocks = (self._x[:, first:end] for first, end in spans(self._x.shape))
+        return sum(float(np.square(in_float64(x)).sum()) for x in blocks)
+
+    @cached_property
+    def in_float32(self) -> bool:
+        """Whether float32 holds the squares; of finite bfloat16 numbers they may be inf or 0."""
+        return float32_holds(self._energy, self._x.size)
+
+    @cached_property
+    def _energy(self) -> float:
+        return summed(self._energies)
 
     def check(self) -> None:
         """Raise InputError if some values are not finite."""
-        if not math.isfinite(self.signal):
-            raise InputError(
-                f"{self.name} hold NaN or infinite values",
-                "a model that overflows its 16-bit dtype does this; try another precision",
-            )
+        if math.isfinite(self.signal):
+            return
+        raise InputError(
+            f"{self.name} hold NaN or infinite values",
+            "a model that overflows its 16-bit dtype does this; try another precision",
+        )
 
     def blocks(self, together: int) -> list[Block]:
         """What is coded, in blocks of multiples of so many tokens; 0 for all of them."""
