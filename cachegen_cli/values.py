@@ -10,6 +10,7 @@ import numpy as np
 
 from cachegen_cli.blockwise import float32_holds, in_float64, spans, summed
 from cachegen_cli.device import fused, mx, start
+from cachegen_cli.dtypes import beyond_float16
 from cachegen_cli.errors import InputError
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import Shared
@@ -40,8 +41,9 @@ class Values:
         rows: Rows,
         keep_first: int = 0,
         keep_last: int = 0,
+        from_float32: bool = False,
     ) -> None:
-        self.name = name
+        self.name, self.from_float32 = name, from_float32
         self.heads, self.tokens, self.dim = x.shape
         self.first = min(keep_first, self.tokens)
         last = min(keep_last, self.tokens - self.first)
@@ -75,6 +77,8 @@ class Values:
         """Raise InputError if some values are not finite."""
         if math.isfinite(self.signal):
             return
+        if self.from_float32 and self._x.dtype == mx.float16 and not mx.isnan(self._x).any():
+            raise beyond_float16(self.name)
         raise InputError(
             f"{self.name} hold NaN or infinite values",
             "a model that overflows its 16-bit dtype does this; try another precision",

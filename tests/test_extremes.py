@@ -8,13 +8,16 @@ from itertools import pairwise
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.models.cache import KVCache, QuantizedKVCache, save_prompt_cache
 from tiny import LLAMA, make_model
 
 from cachegen_cli import (
     InputError,
+    analyze,
     cachegen_quant_dequant,
     calibrate,
     capture,
+    capture_file,
     load_model,
     load_packed,
     load_profile,
@@ -22,6 +25,7 @@ from cachegen_cli import (
     verify,
 )
 from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.kvcache.writing import state_of
 from cachegen_cli.quantizing import quantized
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.rows import no_rows
@@ -292,3 +296,58 @@ class TestVerify:
             "layer 0's values: 1 numbers came back that are not finite",
             "",
         ]
+
+
+class TestFloat32:
+    """Caches in float32 hold numbers that float16 does not."""
+
+    @staticmethod
+    def cache(scale: float, kind: str = "plain"):
+        keys = mx.random.normal((1, 2, 20, 64), key=mx.random.key(0)) * scale
+        entry = KVCache()
+        entry.update_and_fetch(keys, keys / scale)
+        return [entry.to_quantized(64, 4) if kind == "quantized" else entry]
+
+    @pytest.mark.parametrize("kind", ["plain", "quantized"])
+    def test_files_say_what_float16_does_not_hold(self, tmp_path, cachegen, kind):
+        path = tmp_path / "c.safetensors"
+        save_prompt_cache(str(path), self.cache(1e5, kind))
+        for command in ("analyze", "verify"):
+            done = cachegen(command, "--prompt-cache-file", path)
+            assert done.code == 1
+            assert (
+                "layer 0's keys hold float32 numbers that float16 does not, whose largest is 65504"
+            ) in " ".join(done.err.split())
+
+    def test_nan_is_called_nan(self, tmp_path):
+        [entry] = self.cache(1e5)
+        entry.keys[0, 0, 0, 0] = float("nan")
+        save_prompt_cache(str(tmp_path / "c.safetensors"), [entry])
+        with pytest.raises(InputError, match="hold NaN or infinite values"):
+            analyze(capture_file(tmp_path / "c.safetensors"))
+
+    def test_codes_of_a_float32_cache_come_back(self, tmp_path):
+        """Their scales are rounded to 16 bits, as all of the cache is."""
+        path = tmp_path / "c.safetensors"
+        save_prompt_cache(str(path), self.cache(3.0, "quantized"))
+        source = capture_file(path)
+        assert verify(source).passed
+        keys = analyze(source).measurement.layers[0].keys
+        assert keys.error_energy == 0 and keys.parameter_bytes == 2 * 20 * 2 * 2
+
+    def test_codes_that_stand_for_more_than_the_largest(self, tmp_path):
+        """As MLX's 16-bit scales do: 4680 * 28 - 65504 is 65536."""
+        codes = mx.full((1, 1, 4, 8), 0xFFFFFFFF, mx.uint32)
+        scales, biases = (mx.full((1, 1, 4, 1), v, mx.float16) for v in (8740.0, -65504.0))
+        entry = QuantizedKVCache(64, 4)
+        entry.keys = entry.values = (codes, scales, biases)
+        entry.offset = 4
+        save_prompt_cache(str(tmp_path / "c.safetensors"), [entry])
+        source = capture_file(tmp_path / "c.safetensors")
+        assert (source.layers[0].keys == 65504).all()
+        assert verify(source).passed
+
+    def test_captures_refuse_to_write_infinite_numbers(self):
+        with pytest.raises(InputError, match="float32 numbers that float16 does not"):
+            state_of(self.cache(1e5)[0], mx.float16)
+        assert state_of(self.cache(1e5)[0], mx.bfloat16).keys.dtype == mx.bfloat16
