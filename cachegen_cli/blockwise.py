@@ -13,6 +13,7 @@ from cachegen_cli.device import mx, on_cpu
 # memory beside it: so many, but not with less than so many elements.
 _BLOCKS, _BLOCK_ELEMENTS = 16, 1 << 17
 _GPU_BLOCK_ELEMENTS = 1 << 23  # a GPU's time goes into starting work, not into its size
+_SMALLEST_SQUARE = 2.0**-100  # in the mean: float32 loses those below 2^-126
 
 
 def spans(shape: tuple[int, ...], together: int = 1) -> list[tuple[int, int]]:
@@ -29,6 +30,16 @@ def spans(shape: tuple[int, ...], together: int = 1) -> list[tuple[int, int]]:
 def total(parts: list[mx.array]) -> npt.NDArray[np.float64]:
     """The sum of evaluated arrays of one shape; float32 would lose a thousandth of millions."""
     return np.sum([np.asarray(part, np.float64) for part in parts], axis=0)
+
+
+def float32_holds(energy: float, elements: int) -> bool:
+    """Return whether float32 could add up squares: none was infinite, none lost that counts."""
+    return math.isfinite(energy) and energy > elements * _SMALLEST_SQUARE
+
+
+def in_float64(x: mx.array) -> npt.NDArray[np.float64]:
+    """Return an array of any dtype on the host."""
+    return np.asarray(x.astype(mx.float32), np.float64)
 
 
 def summed(parts: list[mx.array]) -> float:

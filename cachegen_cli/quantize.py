@@ -19,6 +19,7 @@ from numbers import Integral
 from typing import NamedTuple
 
 from cachegen_cli.device import mx, on_cpu
+from cachegen_cli.dtypes import clipped
 from cachegen_cli.errors import UsageError
 
 MIN_BITS, MAX_BITS = 1, 8
@@ -108,7 +109,7 @@ def dequant_codes(stream: CodeStream) -> mx.array:
 def dequant_codes_batched(stream: CodeStream) -> mx.array:
     """Reconstruct [G, n_rows, D] float16 from a batched stream."""
     _check_rank(stream.codes, 4, "[G, n_groups, group_size, D]")
-    return ungrouped(stream.codes * stream.scale + stream.zero, stream.n_rows).astype(mx.float16)
+    return restore(stream, mx.float16)
 
 
 def cachegen_quant_dequant(x: mx.array, bits: int, group_size: int = 32) -> mx.array:
@@ -116,44 +117,38 @@ def cachegen_quant_dequant(x: mx.array, bits: int, group_size: int = 32) -> mx.a
     return dequant_codes(quantize_to_codes(x, bits, group_size))
 
 
-def wide_groups(stream: CodeStream) -> mx.array:
+def wide_groups(stream: CodeStream, top: mx.array) -> mx.array:
     """Groups [G, n_groups, 1, 1] of a batched stream that float16 parameters would spoil.
 
     That is where a parameter is beyond float16's range, or so small that rounding it could
-    move a value by more than half a step. The step of a constant channel moves nothing.
+    move a value by more than half a step. ``top`` [G, n_groups, 1, D] are the groups' maxima.
     """
     scale_error, zero_error = (
         mx.abs(x - x.astype(mx.float16).astype(mx.float32)) for x in (stream.scale, stream.zero)
     )
-    levels = mx.where(stream.scale > MIN_STEP, float(2**stream.bits - 1), 0.0)
-    moved = zero_error + mx.where(levels > 0, levels * scale_error, 0.0)
+    # the largest code: below 2^bits - 1 where the step is MIN_STEP, in a constant channel 0
+    largest = mx.round((top - stream.zero) / stream.scale)
+    moved = zero_error + mx.where(largest > 0, largest * scale_error, 0.0)
     return (moved > stream.scale / 2).any(axis=-1, keepdims=True)
 
 
-def stored_parameters(
-    stream: CodeStream, wide: mx.array | None = None
-) -> tuple[mx.array, mx.array]:
-    """(scale, zero) as a file holds them: rounded to float16, but float32 in wide groups.
-
-    ``wide`` are `wide_groups`, if they are known.
-    """
-    wide = wide_groups(stream) if wide is None else wide
+def as_stored(stream: CodeStream, wide: mx.array) -> CodeStream:
+    """A batched stream with the parameters that a file holds: float16, float32 in wide groups."""
     scale, zero = (
         mx.where(wide, x, x.astype(mx.float16).astype(mx.float32))
         for x in (stream.scale, stream.zero)
     )
-    return scale, zero
+    return stream._replace(scale=scale, zero=zero)
 
 
-def restore(stream: CodeStream, wide: mx.array | None = None) -> mx.array:
-    """[G, n_rows, D] float32 from the codes of a batched stream and its `stored_parameters`."""
-    return ungrouped(restored_groups(stream, wide), stream.n_rows)
+def restore(stream: CodeStream, dtype: mx.Dtype) -> mx.array:
+    """[G, n_rows, D] in ``dtype`` from a batched stream."""
+    return ungrouped(restored_groups(stream, dtype), stream.n_rows)
 
 
-def restored_groups(stream: CodeStream, wide: mx.array | None = None) -> mx.array:
+def restored_groups(stream: CodeStream, dtype: mx.Dtype) -> mx.array:
     """As `restore`, by group and with padding: [G, n_groups, group_size, D]."""
-    scale, zero = stored_parameters(stream, wide)
-    return stream.codes * scale + zero
+    return clipped(stream.codes * stream.scale + stream.zero, dtype)
 
 
 def ungrouped(groups: mx.array, n_rows: int) -> mx.array:

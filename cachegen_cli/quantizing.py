@@ -54,7 +54,7 @@ def tensors(
         kept = own.keep_first, own.keep_last
         if kept not in known:
             rows = rows_of(kv, context.tokens if undoes else ())
-            known[kept] = Values(f"{kv.name}'s {name}", x, rows, *kept)
+            known[kept] = Values(f"{kv.name}'s {name}", x, rows, *kept, kv.from_float32)
         yield Tensor(known[kept], scheme, own, restored, codes)
 
 

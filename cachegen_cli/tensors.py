@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cachegen_cli.blockwise import summed
+from cachegen_cli.blockwise import in_float64, summed
 from cachegen_cli.coding.counts import Counts
 from cachegen_cli.coding.device_counts import DeviceCounts
 from cachegen_cli.coding.framing import HEADER_BYTES
@@ -83,7 +83,7 @@ class Tensor:
             if error is None or restored:
                 error = fused(squared_error)(coded.restored, block.x)
             if restored:
-                middles.append(coded.restored.astype(block.x.dtype))
+                middles.append(coded.restored)
             start([error, *coded.arrays, *middles[-1:]])
             self._errors.append(error)
             planes.append(coded.planes)
@@ -114,7 +114,9 @@ class Tensor:
         mx.eval(wanted, self._errors, self.middle, self._kept, [p.codes for p in self._codes])
         self._codes = [plane if plane.bits else _on_host(plane.codes) for plane in self._codes]
         self.signal, self.error = self._values.signal, summed(self._errors)
-        if not math.isfinite(self.error):
+        if self.parameters is not None and not (
+            self._values.in_float32 and math.isfinite(self.error)
+        ):
             self.error = self._wide_error()
         del self._values
         settled = time.perf_counter()
@@ -128,18 +130,17 @@ class Tensor:
         """The error's energy in float64, where float32 does not hold it.
 
         Raises:
-            InputError: a decoder would give infinite values back.
+            InputError: a decoder would give back values that are not finite.
         """
         scheme = self.scheme.fitted(self._values.middle, self._values.rows)
         energy = 0.0
         for block in self._values.blocks(scheme.tokens_together):
-            restored = scheme.code(block.x, block.rows, {}).restored.astype(block.x.dtype)
-            back, x = (np.asarray(y.astype(mx.float32), np.float64) for y in (restored, block.x))
-            energy += float(np.square(back - x).sum())
+            restored = scheme.code(block.x, block.rows, {}).restored
+            energy += float(np.square(in_float64(restored) - in_float64(block.x)).sum())
         if not math.isfinite(energy):
             raise InputError(
-                f"{self.name}: {self.settings.scheme} would give infinite numbers back",
-                "they are at the end of their dtype's range; try --scheme exact",
+                f"{self.name}: {self.scheme.name} would give back numbers that are not finite",
+                "values lie too far apart for its parameters; try --scheme exact",
             )
         return energy
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cachegen_cli.blockwise import spans, summed
+from cachegen_cli.blockwise import float32_holds, in_float64, spans, summed
 from cachegen_cli.device import fused, mx, start
+from cachegen_cli.dtypes import beyond_float16
 from cachegen_cli.errors import InputError
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import Shared
@@ -40,8 +41,9 @@ class Values:
         rows: Rows,
         keep_first: int = 0,
         keep_last: int = 0,
+        from_float32: bool = False,
     ) -> None:
-        self.name = name
+        self.name, self.from_float32 = name, from_float32
         self.heads, self.tokens, self.dim = x.shape
         self.first = min(keep_first, self.tokens)
         last = min(keep_last, self.tokens - self.first)
@@ -57,19 +59,30 @@ class Values:
     @cached_property
     def signal(self) -> float:
         """Sum of all squares; infinite where some values are."""
-        found = summed(self._energies)
-        if math.isfinite(found):
-            return found
-        # squares of finite bfloat16 numbers may be infinite in float32
-        return float(np.square(np.asarray(self._x.astype(mx.float32), np.float64)).sum())
+        if self.in_float32:
+            return self._energy
+        blocks = (self._x[:, first:end] for first, end in spans(self._x.shape))
+        return sum(float(np.square(in_float64(x)).sum()) for x in blocks)
+
+    @cached_property
+    def in_float32(self) -> bool:
+        """Whether float32 holds the squares; of finite bfloat16 numbers they may be inf or 0."""
+        return float32_holds(self._energy, self._x.size)
+
+    @cached_property
+    def _energy(self) -> float:
+        return summed(self._energies)
 
     def check(self) -> None:
         """Raise InputError if some values are not finite."""
-        if not math.isfinite(self.signal):
-            raise InputError(
-                f"{self.name} hold NaN or infinite values",
-                "a model that overflows its 16-bit dtype does this; try another precision",
-            )
+        if math.isfinite(self.signal):
+            return
+        if self.from_float32 and self._x.dtype == mx.float16 and not mx.isnan(self._x).any():
+            raise beyond_float16(self.name)
+        raise InputError(
+            f"{self.name} hold NaN or infinite values",
+            "a model that overflows its 16-bit dtype does this; try another precision",
+        )
 
     def blocks(self, together: int) -> list[Block]:
         """What is coded, in blocks of multiples of so many tokens; 0 for all of them."""

@@ -155,6 +155,8 @@ def _difference(tensor: Tensor, found: _Read) -> str:
     if tensor.middle is not None:
         dtype = tensor.kept.dtype
         values = tensor.scheme.restore(planes, section.parameters, section.wide, dtype, tensor.rows)
+        if lost := mx.logical_not(mx.isfinite(values)).sum().item():
+            return f"{tensor.name}: {lost} numbers came back that are not finite"
         if not mx.array_equal(values, tensor.middle):
             return f"{tensor.name}: other values came back"
     return ""

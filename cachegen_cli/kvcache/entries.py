@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cachegen_cli.device import mx
-from cachegen_cli.kvcache.layers import LayerKV, Stored
+from cachegen_cli.dtypes import clipped
+from cachegen_cli.kvcache.layers import LayerKV, Packed, Stored
 from cachegen_cli.kvcache.roles import Ranks, assign_roles
 from cachegen_cli.results.run import Skipped
 from cachegen_cli.results.spans import Entry
@@ -134,37 +135,44 @@ def _layers(
             for found in _layers(f"{index}#{place}", name, entry, _sequence(rows, place), dtype)
         ]
     allocated = entry.keys[0].shape[_ROWS] if rows.stored else entry.keys.shape[_ROWS]
-    stored = None
-    keys, values = rows.keys, rows.values
-    if rows.stored:
-        bits, group = rows.stored
-        packed, other = (tuple(part[0] for part in x) for x in (keys, values))
-        stored = Stored(bits, group, packed, other)
-        keys, values = (
-            mx.dequantize(
-                x[0],
-                x[1].astype(mx.float32),
-                x[2].astype(mx.float32),
-                group_size=group,
-                bits=bits,
-            )[None]
-            for x in (packed, other)
-        )
+    own = rows.keys[1].dtype if rows.stored else first.dtype
     if dtype is None:
-        own = first.dtype if rows.stored is None else rows.keys[1].dtype
         dtype = own if own.size == 2 else mx.float16
+    stored = None
+    if rows.stored:
+        packed, other = (_packed(x, dtype) for x in (rows.keys, rows.values))
+        stored = Stored(*rows.stored, packed, other)
+        keys, values = (_dequantized(x, *rows.stored) for x in (packed, other))
+        if own.size == 2:  # what codes stand for may be beyond the numbers that they are of
+            keys, values = (clipped(x, dtype) for x in (keys, values))
+    else:
+        keys, values = rows.keys[0], rows.values[0]
     found = LayerKV(
         index,
         name,
-        keys[0].astype(dtype),
-        values[0].astype(dtype),
+        keys.astype(dtype),
+        values.astype(dtype),
         rows.tokens_seen,
         rows.window,
         rows.sinks,
         stored=stored,
         allocated=allocated,
+        from_float32=own.size > dtype.size,
     )
     return [found]
+
+
+def _packed(rows: Any, dtype: mx.Dtype) -> Packed:
+    """Return the codes, scales and biases of packed rows of one sequence."""
+    codes, scales, biases = (part[0] for part in rows)
+    return codes, scales.astype(dtype), biases.astype(dtype)
+
+
+def _dequantized(packed: Packed, bits: int, group_size: int) -> mx.array:
+    """Return what packed rows stand for, [H, T, D] in float32."""
+    codes, *parameters = packed
+    scales, biases = (x.astype(mx.float32) for x in parameters)
+    return mx.dequantize(codes, scales, biases, group_size=group_size, bits=bits)
 
 
 def _sequence(rows: _Rows, place: int) -> _Rows:

@@ -52,6 +52,7 @@ class LayerKV:
         stored: the codes, where the cache is quantized already; keys and values are then what
             they stand for.
         allocated: tokens that the cache has room for.
+        from_float32: whether keys and values are rounded from float32, which holds larger numbers.
     """
 
     layer: Entry
@@ -65,6 +66,7 @@ class LayerKV:
     role: str = "kv"
     stored: Stored | None = None
     allocated: int = field(default=0, compare=False)
+    from_float32: bool = field(default=False, compare=False)
 
     @property
     def layers(self) -> tuple[Entry, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cachegen_cli.device import mx
+from cachegen_cli.dtypes import beyond_float16
 from cachegen_cli.errors import InputError, OutputError
 from cachegen_cli.kvcache.entries import class_name
 from cachegen_cli.output import drafted
@@ -75,8 +76,16 @@ def state_of(entry: Any, dtype: mx.Dtype | None = None) -> State:
         found |= {part: cut(found[part], rows) for part in ("keys", "values")}
     for part in ("keys", "values"):
         if dtype is not None and getattr(found[part], "dtype", None) == mx.float32:
-            found[part] = found[part].astype(dtype)
+            found[part] = _rounded(found[part], dtype)
     return State(name, **found)
+
+
+def _rounded(x: mx.array, dtype: mx.Dtype) -> mx.array:
+    """Cast finite float32 numbers to numbers that are finite, too; others as they are."""
+    rounded = x.astype(dtype)
+    if mx.isfinite(x).all() and not mx.isfinite(rounded).all():
+        raise beyond_float16("the keys and values")
+    return rounded
 
 
 def _array(value: Any) -> mx.array:

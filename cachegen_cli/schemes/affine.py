@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from cachegen_cli.device import mx
+from cachegen_cli.dtypes import clipped
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import (
@@ -92,7 +93,7 @@ class Affine(ByToken):
         return Coded(
             [Plane(channel_major(mirrored), self.bits)],
             Arrays([scales, biases], axis=1),
-            self._values(mirrored, scales, biases).astype(dtype),
+            self._values(mirrored, scales, biases, dtype),
         )
 
     def restore(
@@ -107,19 +108,21 @@ class Affine(ByToken):
         scales, biases = (
             sixteen_bit(part, shape, dtype) for part in (parameters[:half], parameters[half:])
         )
-        return self._values(token_major(planes[0]), scales, biases).astype(dtype)
+        return self._values(token_major(planes[0]), scales, biases, dtype)
 
     def _mirrored(self, codes: mx.array, scales: mx.array) -> mx.array:
         """Codes counted from the other end where the scale is negative; its own inverse."""
         negative = mx.repeat(scales < 0, self.group_size, axis=-1)
         return mx.where(negative, float(2**self.bits - 1) - codes, codes)
 
-    def _values(self, mirrored: mx.array, scales: mx.array, biases: mx.array) -> mx.array:
+    def _values(
+        self, mirrored: mx.array, scales: mx.array, biases: mx.array, dtype: mx.Dtype
+    ) -> mx.array:
         codes = self._mirrored(mirrored, scales)
         scale, bias = (
             mx.repeat(x.astype(mx.float32), self.group_size, axis=-1) for x in (scales, biases)
         )
-        return codes * scale + bias
+        return clipped(codes * scale + bias, dtype)
 
 
 @dataclass(frozen=True)

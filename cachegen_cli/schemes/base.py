@@ -109,7 +109,7 @@ class Coded:
     Attributes:
         planes: the codes; a scheme may have several kinds for each element.
         parameters: beside them.
-        restored: [H, T, D] as a decoder gives it back, float32 or the tensor's own dtype.
+        restored: [H, T, D] as a decoder gives it back, in the tensor's dtype.
         error: `squared_error` of that, where a scheme can say so with less memory on a GPU.
     """
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.device import mx
+from cachegen_cli.dtypes import clipped
 from cachegen_cli.entropy import channel_histograms
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.profiles import Profile
@@ -40,6 +41,7 @@ CHUNK_TOKENS = 256  # LMCache's chunk_size
 _STREAM_TOKENS = 256  # tokens a stream of the shipped coder
 _END_BITS = 1.04  # that it takes beyond a stream's information, in the mean
 _MOST_BINS, _FEWEST_BINS = 256, 4
+_SMALL = 2.0**-64
 _FINE, _COARSE = 32, 16  # bins
 _FINE_LAYERS = {"keys": 10, "values": 2}  # shallow layers with fine bins
 
@@ -96,13 +98,16 @@ class CacheGen(ByToken):
     def code(self, x: mx.array, rows: Rows, shared: Shared) -> Coded:
         """Quantize [H, T, D]; a token of zeros has the middle code everywhere."""
         largest = mx.abs(x).max(axis=(0, 2))  # [T], in x's dtype
-        wide = largest.astype(mx.float32)[None, :, None]
+        wide, scaled = largest.astype(mx.float32)[None, :, None], x.astype(mx.float32)
+        if x.dtype == mx.bfloat16:  # of whose largest the reciprocal may be infinite or 0
+            unit = mx.where(wide < _SMALL, 1 / _SMALL, mx.where(wide > 1 / _SMALL, _SMALL, 1.0))
+            wide, scaled = wide * unit, scaled * unit  # exact
         factor = mx.where(wide > 0, self.centre / wide, 0.0)
-        codes = mx.round(x.astype(mx.float32) * factor + self.centre)
+        codes = mx.round(scaled * factor + self.centre)
         return Coded(
             [Plane(channel_major(codes), self.plane_bits[0])],
             Arrays([largest]),
-            self._values(codes, largest).astype(x.dtype),
+            self._values(codes, largest),
         )
 
     def shipped_bytes(self, codes: Codes) -> int:
@@ -144,7 +149,8 @@ class CacheGen(ByToken):
         if len(parameters) != 2 * tokens:
             raise InputError("its parameters are cut", "the file is damaged")
         largest = sixteen_bit(parameters, (tokens,), dtype)
-        return self._values(token_major(planes[0]), largest).astype(dtype)
+        return self._values(token_major(planes[0]), largest)
 
     def _values(self, codes: mx.array, largest: mx.array) -> mx.array:
-        return (codes - self.centre) / self.centre * largest.astype(mx.float32)[None, :, None]
+        wide = largest.astype(mx.float32)[None, :, None]
+        return clipped((codes - self.centre) / self.centre * wide, largest.dtype)

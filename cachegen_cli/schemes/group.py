@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cachegen_cli.coding.sections import read_parameters, write_parameters
-from cachegen_cli.device import fused, mx
+from cachegen_cli.device import fused, mx, on_cpu
 from cachegen_cli.entropy import channel_major
 from cachegen_cli.quantize import (
     MAX_BITS,
     MIN_BITS,
     PARAMETER_BYTES,
     CodeStream,
+    as_stored,
     check_group_size,
     group_ranges,
     grouped,
@@ -65,7 +66,9 @@ class Group(ByToken):
 
     def code(self, x: mx.array, rows: Rows, shared: Shared) -> Coded:
         """Quantize [H, T, D]; a group longer than T would only be padded."""
-        size = min(self.group_size, x.shape[1])
+        size, dtype = min(self.group_size, x.shape[1]), x.dtype
+        if on_cpu():  # which casts slowly: once for all that follows
+            x = x.astype(mx.float32)
         if size not in shared:
             shared[size] = group_ranges(x, size)
         codes, scale, zero, wide, by_group = fused(_quantizer(self.bits, size))(x, *shared[size])
@@ -73,8 +76,8 @@ class Group(ByToken):
         return Coded(
             [Plane(codes, self.bits)],
             _Parameters(scale, zero, wide),
-            restore(stream, wide),
-            fused(_squared_error)(x, by_group, scale, zero, wide),
+            restore(stream, dtype),
+            fused(_squared_error(dtype))(x, by_group, scale, zero),
         )
 
     @property
@@ -100,33 +103,37 @@ class Group(ByToken):
             tokens,
             self.bits,
         )
-        return restore(stream).astype(dtype)
+        return restore(stream, dtype)
 
 
 @cache
 def _quantizer(bits: int, size: int) -> Callable[..., tuple[mx.array, ...]]:
-    """Of a block and its ranges: codes [H, D, T], scale, zero, which groups are wide, and codes
-    by group.
+    """Of a block and its ranges: codes [H, D, T], scale and zero as they are stored, which groups
+    are wide, and codes by group.
     """
 
     def quantize(x: mx.array, low: mx.array, top: mx.array) -> tuple[mx.array, ...]:
         stream = quantize_to_codes_batched(x, bits, size, (low, top))
-        wide = wide_groups(stream)
-        stream = stream._replace(codes=stream.codes.astype(mx.uint8))
+        wide = wide_groups(stream, top)
+        stream = as_stored(stream, wide)._replace(codes=stream.codes.astype(mx.uint8))
         return channel_major(stream), stream.scale, stream.zero, wide, stream.codes
 
     return quantize
 
 
-def _squared_error(
-    x: mx.array, by_group: mx.array, scale: mx.array, zero: mx.array, wide: mx.array
-) -> mx.array:
-    """Of a block, from what `_quantizer` gives, by group: what a GPU fuses into one operation.
-    It does not round values between the steps as a decoder does.
+@cache
+def _squared_error(dtype: mx.Dtype) -> Callable[..., mx.array]:
+    """`squared_error` of a block in a dtype, from what `_quantizer` gives, by group: what a GPU
+    fuses into one operation.
     """
-    groups = restored_groups(CodeStream(by_group, scale, zero, x.shape[1], 0), wide)
-    squares = mx.square(groups - grouped(x, by_group.shape[2]))
-    return ungrouped(squares, x.shape[1]).sum(axis=1)
+
+    def squared_error(x: mx.array, by_group: mx.array, scale: mx.array, zero: mx.array) -> mx.array:
+        stream = CodeStream(by_group, scale, zero, x.shape[1], 0)
+        groups = restored_groups(stream, dtype).astype(mx.float32)
+        squares = mx.square(groups - grouped(x, by_group.shape[2]))
+        return ungrouped(squares, x.shape[1]).sum(axis=1)
+
+    return squared_error
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from cachegen_cli.coding.learning import scales_of
 from cachegen_cli.device import mx
+from cachegen_cli.dtypes import clipped
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.profiles import BASES, Basis, Profile
 from cachegen_cli.results.spans import Entry
@@ -123,7 +124,7 @@ class Transform(ByToken):
         codes = mx.round(((flat - known.mean) / known.scale) @ vectors.T / self.step)
         codes = mx.clip(codes, -float(LARGEST_CODE), float(LARGEST_CODE))
         wide = mx.contiguous(codes.astype(mx.int32).T[None])
-        return Coded([Plane(wide, 0)], Arrays([]), self._values(codes, rows))
+        return Coded([Plane(wide, 0)], Arrays([]), self._values(codes, rows, x.dtype))
 
     def restore(
         self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype, rows: Rows
@@ -132,15 +133,15 @@ class Transform(ByToken):
         if parameters:
             raise InputError("it has parameters", "the file is damaged")
         codes = mx.contiguous(mx.array(planes[0][0]).T).astype(mx.float32)
-        return self._values(codes, rows).astype(dtype)
+        return self._values(codes, rows, dtype)
 
-    def _values(self, codes: mx.array, rows: Rows) -> mx.array:
-        """[H, T, D] in float32 from codes [T, components]."""
+    def _values(self, codes: mx.array, rows: Rows, dtype: mx.Dtype) -> mx.array:
+        """[H, T, D] from codes [T, components]."""
         known = self._known
         flat = (codes * self.step) @ known.leading(self.components) * known.scale + known.mean
         heads = sum(known.unit.heads)
         y = flat.reshape(len(flat), heads, -1).transpose(1, 0, 2)
-        return known.rotary.redo(y, rows.positions) if known.rotary else y
+        return clipped(known.rotary.redo(y, rows.positions) if known.rotary else y, dtype)
 
 
 def step_of(options: dict[str, Any]) -> float:

@@ -8,15 +8,18 @@ keys wherever it stands. With the mean of each channel::
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import sqrt
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from cachegen_cli.blockwise import spans, total
+from cachegen_cli.blockwise import float32_holds, in_float64, spans, total
 from cachegen_cli.device import mx, start
+from cachegen_cli.dtypes import clipped
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.rope import Rotary
 from cachegen_cli.rows import Rows
@@ -31,7 +34,7 @@ from cachegen_cli.schemes.base import (
     sixteen_bit,
 )
 
-_SMALLEST_STEP = 1e-30
+_SMALLEST_STEP, _STEP_LIMIT = 2.0**-126, 1e30  # float32's smallest that no GPU takes for 0
 _SMALLEST_GIVEN, _LARGEST_GIVEN = 1e-4, 1e6
 _TARGETS = {"bits": 32.0, "kl": 100.0}  # the largest that make sense
 
@@ -89,19 +92,31 @@ class Uniform(ByToken):
         return replace(self, own=self._measured(x, rows))
 
     def _measured(self, x: mx.array, rows: Rows) -> _Parameters:
-        tokens = x.shape[1]
+        added, energy = self._moments(x, rows)
+        step = self.step or _rounded(np.sqrt(energy / x.size) * self.error * sqrt(12))
+        if not (step < _STEP_LIMIT and np.isfinite(energy)):
+            raise InputError("its values are too large for a step", "try --scheme exact")
+        mean = clipped(mx.array((added / x.shape[1]).astype(np.float32)), x.dtype)
+        # without a zero of negative sign, which rounded codes may have and whole numbers do not
+        return _Parameters(mx.array(max(step, _SMALLEST_STEP)), mean + 0.0)
+
+    def _moments(self, x: mx.array, rows: Rows) -> tuple[npt.NDArray[np.float64], float]:
+        """Return (sums over the tokens [H, 1, D], the sum of all squares)."""
         sums, squares = list[mx.array](), list[mx.array]()
-        for first, end in spans(x.shape):
-            y = self._undone(x[:, first:end], rows.cut(first, tokens - end))
+        for y in self._undone_blocks(x, rows):
             sums.append(y.sum(axis=1, keepdims=True))
             squares.append(mx.square(y).sum(axis=1))
             start([sums[-1], squares[-1]])
         mx.eval(sums, squares)
-        mean = mx.array((total(sums) / tokens).astype(np.float32)).astype(x.dtype)
-        step = self.step or _rounded(np.sqrt(total(squares).sum() / x.size) * self.error * sqrt(12))
-        if not np.isfinite(step):
-            raise InputError("squares of its values are beyond float32", "try --scheme exact")
-        return _Parameters(mx.array(max(step, _SMALLEST_STEP)), mean)
+        energy = float(total(squares).sum())
+        if float32_holds(energy, x.size):
+            return total(sums), energy
+        added, energy = np.zeros_like(total(sums)), 0.0
+        for wide in map(in_float64, self._undone_blocks(x, rows)):
+            energy += float(np.square(wide).sum())
+            with np.errstate(invalid="ignore"):  # infinite values may have no sum
+                added += wide.sum(axis=1, keepdims=True)
+        return added, energy
 
     def restore(
         self, planes: list[Codes], parameters: bytes, wide: bool, dtype: mx.Dtype, rows: Rows
@@ -111,11 +126,16 @@ class Uniform(ByToken):
         if len(parameters) != 4 + 2 * heads * dim:
             raise InputError("its parameters are cut", "the file is damaged")
         step = float(np.frombuffer(parameters[:4], "<f4")[0])
-        if not 0 < step < 1e30:
+        if not 0 < step < _STEP_LIMIT:
             raise InputError("its step is no step", "the file is damaged")
         mean = sixteen_bit(parameters[4:], (heads, 1, dim), dtype)
         codes = mx.array(planes[0]).swapaxes(1, 2).astype(mx.float32)
-        return self._values(codes, mx.array(step), mean, rows).astype(dtype)
+        return self._values(codes, mx.array(step), mean, rows)
+
+    def _undone_blocks(self, x: mx.array, rows: Rows) -> Iterator[mx.array]:
+        tokens = x.shape[1]
+        for first, end in spans(x.shape):
+            yield self._undone(x[:, first:end], rows.cut(first, tokens - end))
 
     def _undone(self, x: mx.array, rows: Rows) -> mx.array:
         if not self.rotary:
@@ -124,7 +144,9 @@ class Uniform(ByToken):
 
     def _values(self, codes: mx.array, step: mx.array, mean: mx.array, rows: Rows) -> mx.array:
         y = codes * step + mean.astype(mx.float32)
-        return Rotary.from_json(self.rotary).redo(y, rows.positions) if self.rotary else y
+        if self.rotary:
+            y = Rotary.from_json(self.rotary).redo(y, rows.positions)
+        return clipped(y, mean.dtype)
 
 
 def _rounded(step: float) -> float:
