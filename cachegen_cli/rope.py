@@ -57,7 +57,8 @@ class Rotary:
         Raises:
             UsageError: shapes that do not fit.
         """
-        return self._scaled(self._turned(keys, positions, -self.scale), 1 / self.factor)
+        turned = self._turned(keys.astype(mx.float32), positions, -self.scale)
+        return self._scaled(turned, 1 / self.factor)
 
     def redo(self, keys: mx.array, positions: Sequence[int] | NDArray[Any]) -> mx.array:
         """The float32 keys after the rotation; arguments and errors as in `undo`."""

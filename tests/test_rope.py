@@ -394,3 +394,14 @@ def test_a_rotation_that_is_another_is_noticed():
         Rotary(),
     ):
         assert not _agrees(other, nn.RoPE(DIM), (HEADS, TOKENS, DIM), 40)
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+def test_undoing_rounds_nothing(dtype):
+    """MLX's kernel computes in the dtype that it is given."""
+    keys = mx.random.normal((2, 30, 32), key=mx.random.key(0)).astype(dtype)
+    rotary, positions = Rotary(dims=32, base=10000.0), np.arange(30)
+    undone = rotary.undo(keys, positions)
+    assert mx.array_equal(undone, rotary.undo(keys.astype(mx.float32), positions))
+    back = rotary.redo(undone, positions)
+    assert mx.abs(back - keys.astype(mx.float32)).max() < 1e-5
