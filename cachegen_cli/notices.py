@@ -24,7 +24,7 @@ def notices_of(
     """All warnings of a text's capture measured under some settings."""
     return (
         *source.notices,
-        *_plan_notices(source.model.id, grid),
+        *_plan_notices(source, grid),
         *_rotation_notices(source, grid),
         *_profile_notices(source, grid),
         *_short_prompt_notice(source.layers, grid, measured),
@@ -48,14 +48,19 @@ def quality_notices(measured: Sequence[tuple[str, Quality]]) -> list[Notice]:
     ]
 
 
-def _plan_notices(model: str, grid: Sequence[Settings]) -> list[Notice]:
+def _knows_model(source: Capture) -> bool:
+    """Return whether it is known which model made the cache."""
+    return source.loaded is not None or "model" in source.metadata
+
+
+def _plan_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
     """Say that a plan was made for another model or with other settings."""
-    found = {}
+    model, found = source.model.id, {}
     for one in grid:
         plan = one.plan
         if plan is None:
             continue
-        if plan.model and plan.model != model:
+        if plan.model and plan.model != model and _knows_model(source):
             found["plan-for-another-model"] = f"the plan was made for {plan.model}, not for {model}"
         now = (one.group_size, one.keep_first, one.keep_last)
         then = (plan.group_size, plan.keep_first, plan.keep_last)
@@ -94,8 +99,12 @@ def _profile_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
     return [
         Notice(
             "profile-model-not-checked",
-            f"the cache names its model {source.model.id}, the profile is of {used[0].model}: "
-            "without the model only shapes are compared",
+            (
+                f"the cache names its model {source.model.id}"
+                if _knows_model(source)
+                else "the cache does not name its model"
+            )
+            + f", the profile is of {used[0].model}: without the model only shapes are compared",
         )
     ]
 

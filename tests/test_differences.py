@@ -66,7 +66,7 @@ def test_sweeps_and_other_kinds(swept, both):
     assert {row.row for row in same.rows} == {
         f"bits {bits} group {group}" for bits in (2, 8) for group in (16, 32)
     }
-    assert "are the same" in render(same, "table")
+    assert "versions differs." in render(same, "table")
     with pytest.raises(UsageError, match="a of 'sweep', b of 'analyze'"):
         differences([swept, both[0]], ["a", "b"], 0)
 

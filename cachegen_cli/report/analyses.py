@@ -150,9 +150,9 @@ def _quality_columns(wide: bool) -> tuple[Column, ...]:
 def _plot(result: Sweep) -> list[str]:
     """KL against bits an element, Pareto-optimal settings on top."""
     points = [
-        (optimal, Point(row.totals.coded_bits_per_element or 0.0, row.quality.kl_nats, mark))
+        (optimal, Point(rate, row.quality.kl_nats, mark))
         for row, optimal in zip(result.rows, result.pareto, strict=True)
-        if row.quality
+        if row.quality and (rate := row.totals.coded_bits_per_element) is not None
         for mark in (("P" if row.settings.plan else str(row.settings.key_bits)) if optimal else "·")
     ]
     return scatter(

@@ -17,6 +17,7 @@ from cachegen_cli.results.schema import Result
 
 _MAIN = ("coded_bytes", "kl_nats", "actual_bytes", "valid_bytes", "bytes_per_token", "measured")
 _SETTINGS = ("model", "prompt", "settings", "tool")
+_TEXT, _PROFILE = "prompt.sha256", "settings.profile.sha256"
 
 
 def differences(results: Sequence[Result], names: Sequence[str], reference: int) -> Differences:
@@ -80,7 +81,10 @@ def _differing(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:
         flat.append(dict(_leaves({key: data[key] for key in _SETTINGS if key in data})))
     keys = dict.fromkeys(key for one in flat for key in one)
     values = {key: tuple(one.get(key) for one in flat) for key in keys}
-    return {key: some for key, some in values.items() if any(v != some[0] for v in some)}
+    differing = {key: some for key, some in values.items() if any(v != some[0] for v in some)}
+    if not all(hashes := values.get(_TEXT, ())):  # a text that is not known is like no other
+        differing[_TEXT] = tuple(value or None for value in hashes)
+    return differing
 
 
 def _leaves(data: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -143,16 +147,22 @@ def _row(row: Difference, reference: int) -> Row:
 
 
 def _settings_note(result: Differences) -> str:
-    if not result.settings:
-        return "Model, prompt, settings and versions are the same."
     parts = [
         f"{key} {' / '.join('-' if v is None else str(v) for v in values)}"
         for key, values in result.settings.items()
-        if not key.endswith("sha256")
+        if key not in (_TEXT, _PROFILE)
     ]
-    if any(key.endswith("sha256") for key in result.settings):
-        parts.append("the text itself")
-    return f"Not the same: {'; '.join(parts)}."
+    hashes = {key: result.settings.get(key, (None,)) for key in (_TEXT, _PROFILE)}
+    parts += ["the text itself"] if all(hashes[_TEXT]) else []
+    parts += ["the profile itself"] if all(hashes[_PROFILE]) else []
+    said = (
+        f"Not the same: {'; '.join(parts)}."
+        if parts
+        else "Nothing that the results tell of model, prompt, settings and versions differs."
+    )
+    if None in result.settings.get(_TEXT, ()):
+        said += " Whether the text itself is the same is not known."
+    return said
 
 
 def letter(place: int) -> str:

@@ -95,13 +95,15 @@ def _whether_it_pays(result: Verification) -> str:
     below, above = result.load_below_bytes_per_second, result.load_above_bytes_per_second
     if below is None:
         return f"{measured} The coded cache cannot take the place of 16 bits."
-    again = (
-        "but never beats reading the prompt again"
-        if above is None
-        else f"and beats reading the prompt again ({timing['prefill_seconds']:.1f} s) above "
-        f"{si_bytes(round(above))}/s"
+    pays = (
+        f"{measured} Loading the coded cache beats loading 16 bits below {si_bytes(round(below))}/s"
     )
+    read = timing.get("prefill_seconds")
+    if read is None:
+        return f"{pays}. No prompt was read, so what reading it again would take is not known."
+    if above is None:
+        return f"{pays}, but never beats reading the prompt again ({read:.1f} s)."
     return (
-        f"{measured} Loading the coded cache beats loading 16 bits below "
-        f"{si_bytes(round(below))}/s, {again}."
+        f"{pays}, and beats reading the prompt again ({read:.1f} s) above "
+        f"{si_bytes(round(above))}/s."
     )

@@ -111,7 +111,11 @@ class LayerCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of ``verify``. Times are in ``run.timing``: encode_seconds, decode_seconds."""
+    """The result of ``verify``.
+
+    Times are in ``run.timing``: encode_seconds, decode_seconds, and prefill_seconds if a prompt
+    was read.
+    """
 
     kind: ClassVar = "verify"
     run: Run
@@ -138,8 +142,11 @@ class Verification:
 
     @property
     def load_above_bytes_per_second(self) -> float | None:
-        """Bandwidth above which reading and decoding beats prefilling; None if it never does."""
-        spare = self.run.timing["prefill_seconds"] - self.run.timing["decode_seconds"]
+        """Bandwidth above which reading and decoding beats prefilling.
+
+        None if it never does, or if no prompt was read, so that prefilling was not measured.
+        """
+        spare = self.run.timing.get("prefill_seconds", 0.0) - self.run.timing["decode_seconds"]
         return self.coded_bytes / spare if self.passed and spare > 0 else None
 
     def to_json(self) -> dict[str, Any]:

@@ -67,14 +67,14 @@ class Bytes:
         return 2 * self.elements
 
     @property
-    def entropy_bits_per_element(self) -> float:
-        """Entropy bytes, parameters included, in bits an element."""
-        return 8 * self.entropy_bytes / self.elements if self.elements else 0.0
+    def entropy_bits_per_element(self) -> float | None:
+        """Entropy bytes, parameters included, in bits an element; None where there are none."""
+        return 8 * self.entropy_bytes / self.elements if self.elements else None
 
     @property
-    def entropy_saving(self) -> float:
-        """1 - entropy / fixed."""
-        return 1 - self.entropy_bytes / self.fixed_bytes if self.fixed_bytes else 0.0
+    def entropy_saving(self) -> float | None:
+        """1 - entropy / fixed; None where there is nothing to save."""
+        return 1 - self.entropy_bytes / self.fixed_bytes if self.fixed_bytes else None
 
     @property
     def coded_bytes(self) -> int | None:
@@ -91,22 +91,22 @@ class Bytes:
 
     @property
     def coded_bits_per_element(self) -> float | None:
-        """Coded bytes in bits an element."""
-        if self.coded_bytes is None:
+        """Coded bytes in bits an element; None where there are none."""
+        if self.coded_bytes is None or not self.elements:
             return None
-        return 8 * self.coded_bytes / self.elements if self.elements else 0.0
+        return 8 * self.coded_bytes / self.elements
 
     @property
     def coded_saving(self) -> float | None:
         """1 - coded / fixed; negative where tables cost more than coding saves."""
         if self.coded_bytes is None or not self.fixed_bytes:
-            return None if self.coded_bytes is None else 0.0
+            return None
         return 1 - self.coded_bytes / self.fixed_bytes
 
     @property
-    def relative_rms_error(self) -> float:
-        """Root of error energy / signal energy; 0 for a tensor of zeros."""
-        return sqrt(self.error_energy / self.signal_energy) if self.signal_energy else 0.0
+    def relative_rms_error(self) -> float | None:
+        """Root of error energy / signal energy; None for a tensor of zeros, which has none."""
+        return sqrt(self.error_energy / self.signal_energy) if self.signal_energy else None
 
     def to_json(self) -> dict[str, Any]:
         """Fields and derived numbers."""

@@ -70,7 +70,9 @@ def _curve(result: Sweep) -> Panel:
         rate = row.totals.entropy_bits_per_element if rate is None else rate
         lost = row.quality.kl_nats if row.quality else row.totals.relative_rms_error
         margin = row.quality.kl_nats_margin if row.quality else None
-        points.append(Dot(rate, lost, f"{row.settings.widths} bits", bool(optimal), margin or 0.0))
+        if rate is not None and lost is not None:
+            label = f"{row.settings.widths} bits"
+            points.append(Dot(rate, lost, label, bool(optimal), margin or 0.0))
         listed.append(
             (row.settings.label, bits(rate), error(lost), rough(margin), "yes" if optimal else "")
         )
@@ -132,8 +134,8 @@ def plan_panels(result: Plan) -> Shown:
     ]
     if result.depth:
         series.append(("depth schedule", [_dot(result.depth)]))
-    if measured.quality:
-        rate = measured.totals.coded_bits_per_element or 0.0
+    rate = measured.totals.coded_bits_per_element
+    if measured.quality and rate is not None:
         series.append(("the plan", [Dot(rate, measured.quality.kl_nats, "plan")]))
     flat = _marked([dot for _, some in series for dot in some])
     at = iter(flat)
