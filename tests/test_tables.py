@@ -5,16 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
-from cachegen_cli import UsageError, analyze, render
+from cachegen_cli import UsageError, analyze, capture, pack, render, sensitivity, verify
 from cachegen_cli.report.bars import bar
-from cachegen_cli.report.choice import Choice, layers_named, places_of
+from cachegen_cli.report.choice import Choice, chosen, layers_named
 from cachegen_cli.report.table import Column, View
 from cachegen_cli.report.texttable import table_lines, text_width
 from cachegen_cli.report.units import number, signed
 from cachegen_cli.report.views import view
+from cachegen_cli.results.cachefile import CacheEntry, PromptCacheFile
+from cachegen_cli.results.models import ModelList, ModelRow
+from cachegen_cli.results.planning import Plan, Target
+from cachegen_cli.results.profile import CalibratedUnit, Calibration, ProfileInfo
+
+
+@pytest.fixture(scope="module")
+def scored(llama):
+    return capture(str(llama), "It was a quiet night on the river. " * 3, continuation=40)
 
 
 def shown_rows(text: str) -> list[list[str]]:
@@ -76,19 +86,82 @@ def test_what_cannot_be_chosen(result, swept, cachegen):
     assert done.code == 2 and "--top is for tables" in done.err
 
 
-@pytest.mark.parametrize(
-    ("label", "places"),
-    [
-        (3, {3}),
-        ("0-2", {0, 1, 2}),
-        ("0-1, 5", {0, 1, 5}),
-        ("3/1", {3}),
-        ("4#0", {4}),
-        ("total", set()),
-    ],
-)
-def test_places(label, places):
-    assert places_of(label) == places
+SPREAD = (0, 2, 4, 8)  # entries of one row, which people read as "4 of 0-8"
+
+
+@pytest.fixture(scope="module")
+def by_entry(result, captured, scored, tmp_path_factory):
+    """A result of each kind whose rows are entries: one of several apart, then parts of 10, 11."""
+    keep = [{"layers": SPREAD}, {"layer": "10/1"}, {"layer": "10#2"}, {"layer": 11, "layers": ()}]
+
+    def moved(rows):
+        return tuple(
+            replace(row, **{"layers": (), **kept}) for row, kept in zip(rows, keep, strict=True)
+        )
+
+    measurement = replace(result.measurement, layers=moved(result.measurement.layers))
+    verified, graded = verify(captured), sensitivity(scored)
+    packed = pack(captured, tmp_path_factory.mktemp("packed") / "c.cgkv")
+    entry = CacheEntry(0, "KVCache", (1, 2, 9, 16), (1, 2, 9, 16), "F16", 9, 9, 9, 576, 576)
+    return [
+        replace(result, measurement=measurement),
+        replace(packed, measurement=measurement),
+        replace(verified, checks=moved(verified.checks)),
+        replace(graded, rows=moved(graded.rows[::2])),
+        Plan(
+            result.run, Target("kl_nats", 1), (4,), 4, 1, None, (), measurement, (), None
+        ),
+        PromptCacheFile(
+            "inspect", "c.safetensors", "C", 9, {}, 0,
+            tuple(replace(entry, entry=at) for at in (0, "10/1", "10#2", 11)),
+        ),
+        Calibration(
+            result.run, ProfileInfo("p", "", 1, "m", 1, 99),
+            tuple(
+                CalibratedUnit(at, "keys", 32, 8, 0.9, (1.0,))
+                for at in (SPREAD, ("10/1",), ("10#2",), (11,))
+            ),
+        ),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["table", "csv", "markdown"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_layers_are_chosen_by_number_whatever_they_are_called(by_entry, wide, format):
+    for one in by_entry:
+        if isinstance(one, Calibration) and not wide:
+            continue  # by default only of several layers
+        full = view(one, wide)
+        first = (
+            {0: {"0"}} if isinstance(one, PromptCacheFile) else {n: {"4 of 0-8"} for n in SPREAD}
+        )
+        for asked, expected in (first | {10: {"10/1", "10#2"}, 11: {"11"}}).items():
+            choice = Choice(layers=frozenset({asked}))
+            rows = chosen(full, choice).rows
+            assert {full.cells(row)[0] for row in rows} == expected
+            assert render(one, format, wide=wide, choice=choice)
+        with pytest.raises(UsageError, match="no layer 3 in this table") as wrong:
+            render(one, format, wide=wide, choice=Choice(layers=frozenset({3, 11})))
+        assert wrong.value.hint == "layers go from 0 to 11"
+
+
+def test_layers_are_sorted_by_number(result):
+    layers = result.measurement.layers
+    many = [replace(layers[0], layer=at, layers=()) for at in (2, 10, "9/1", 0, "9/0")]
+    changed = replace(result, measurement=replace(result.measurement, layers=tuple(many)))
+    for sort, expected in (
+        ("layer", ["10", "9/1", "9/0", "2", "0"]), ("-layer", ["0", "2", "9/0", "9/1", "10"]),
+    ):  # fmt: skip
+        found = chosen(view(changed, False), Choice(sort=sort))
+        assert [str(row["layer"]) for row in found.rows] == expected
+
+
+def test_counts_of_layers_are_no_layers():
+    listed = ModelList({}, (ModelRow("a", "hub", layers=4),))
+    with pytest.raises(UsageError, match="not layers"):
+        render(listed, "table", choice=Choice(layers=frozenset({4})))
+    with pytest.raises(UsageError, match="names no layers"):
+        layers_named("0-999999999999")
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

@@ -7,6 +7,7 @@ from typing import Any
 from cachegen_cli.report.table import Column, View
 from cachegen_cli.report.units import si_bytes, whole
 from cachegen_cli.results.cachefile import PromptCacheFile
+from cachegen_cli.results.spans import Places
 
 _LAYOUTS = {
     "A": "of mlx-lm before 0.19.1",
@@ -41,6 +42,7 @@ def cache_file_view(result: PromptCacheFile, wide: bool) -> View:
     rows: list[dict[str, Any]] = [
         vars(entry)
         | {
+            "entry": Places((entry.entry,)),
             "heads": entry.keys[1] if entry.keys else None,
             "key_dim": entry.keys[3] if entry.keys else None,
             "value_dim": entry.values[3] if entry.values else None,

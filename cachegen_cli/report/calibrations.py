@@ -9,7 +9,7 @@ from cachegen_cli.report.table import Column, View
 from cachegen_cli.report.units import percent, si_bytes
 from cachegen_cli.results.profile import Calibration
 from cachegen_cli.results.settings import Settings
-from cachegen_cli.results.spans import spans
+from cachegen_cli.results.spans import Places
 
 
 def calibration_view(result: Calibration, wide: bool) -> View:
@@ -27,7 +27,7 @@ def calibration_view(result: Calibration, wide: bool) -> View:
     shown = [unit for unit in result.units if wide or widest == 1 or len(unit.layers) > 1]
     rows = [
         {
-            "layers": spans(unit.layers),
+            "layers": Places(unit.layers),
             "tensor": unit.tensor,
             "channels": unit.channels,
             "components": unit.components,

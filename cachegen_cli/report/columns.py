@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cachegen_cli.report.bars import NO_BARS, with_bars
 from cachegen_cli.report.entries import named_tensors, place_header
 from cachegen_cli.report.table import Column, Row
@@ -13,6 +11,7 @@ from cachegen_cli.results.profile import ProfileInfo
 from cachegen_cli.results.run import Run
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.sizes import Bytes
+from cachegen_cli.results.spans import Places
 
 
 def yes_no(value: bool | None) -> str:
@@ -82,14 +81,14 @@ def by_layer(
         Column("value_bits_per_element", "V bits/el", bits),
     ]
 
-    def row(label: Any, both: Bytes, keys: Bytes, values: Bytes) -> Row:
+    def row(layer: Places | str, both: Bytes, keys: Bytes, values: Bytes) -> Row:
         return both.to_json() | {
-            "layer": label,
+            "layer": layer,
             "key_bits_per_element": keys.coded_bits_per_element,
             "value_bits_per_element": values.coded_bits_per_element,
         }
 
-    rows = [row(la.label, la.total, la.keys, la.values) for la in measured.layers]
+    rows = [row(la.places, la.total, la.keys, la.values) for la in measured.layers]
     return columns, rows, [row("total", measured.totals, measured.keys, measured.values)]
 
 
@@ -122,7 +121,7 @@ def by_tensor(
     rows = [
         tensor.to_json()
         | {
-            "layer": la.label,
+            "layer": la.places,
             "tensor": name,
             "cache": la.cache,
             "tokens": la.tokens,

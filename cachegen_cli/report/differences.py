@@ -68,9 +68,8 @@ def _figures(shown: View) -> Iterator[tuple[tuple[str, str, bool], Any]]:
 
 
 def _named(column: Column, value: Any) -> str:
-    if value is None or (isinstance(value, str) and not value.isdigit()):
-        return value or ""
-    return f"{column.header} {column.show(value)}"
+    shown = "" if value is None else column.show(value)
+    return shown if isinstance(value, str | None) else f"{column.header} {shown}"
 
 
 def _differing(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:

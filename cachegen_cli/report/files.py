@@ -72,7 +72,10 @@ def verification_view(result: Verification, wide: bool) -> View:
     return View(
         title_of(result.run, result.settings),
         columns,
-        [vars(check) | {"layer": check.label, "verdict": check.verdict} for check in result.checks],
+        [
+            vars(check) | {"layer": check.places, "verdict": check.verdict}
+            for check in result.checks
+        ],
         notes=[
             f"{failed} of {len(result.checks)} layers FAIL."
             if failed

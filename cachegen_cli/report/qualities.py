@@ -118,7 +118,7 @@ def sensitivity_view(result: Sensitivity, wide: bool) -> View:
     largest = max(row.kl_nats for row in result.rows)
     rows = [
         vars(row)
-        | {"kl_nats_margin": row.kl_nats_margin, "layer": row.label}
+        | {"kl_nats_margin": row.kl_nats_margin, "layer": row.places}
         | {"bar": bar(row.kl_nats, largest, _BAR)}
         for row in result.rows
     ]
@@ -154,7 +154,7 @@ def plan_view(result: Plan, wide: bool) -> View:
     nothing: Row = dict.fromkeys(("key_bits", "value_bits", "key_kl_nats", "value_kl_nats"))
     rows = [
         nothing | BLANK | layer.total.to_json()
-        | {"layer": layer.label, "key_bits": layer.keys.bits, "value_bits": layer.values.bits}
+        | {"layer": layer.places, "key_bits": layer.keys.bits, "value_bits": layer.values.bits}
         | ({"key_kl_nats": alone[2 * place].kl_nats} if alone else {})
         | ({"value_kl_nats": alone[2 * place + 1].kl_nats} if alone else {})
         for place, layer in enumerate(result.measurement.layers)

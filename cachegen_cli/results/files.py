@@ -10,7 +10,7 @@ from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.run import Notice, Run
 from cachegen_cli.results.settings import Settings
-from cachegen_cli.results.spans import Entry, spans
+from cachegen_cli.results.spans import Entry, Placed
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class PackedFiles:
 
 
 @dataclass(frozen=True)
-class LayerCheck:
+class LayerCheck(Placed):
     """A layer encoded and decoded: sizes of its sections, and what did not hold."""
 
     layer: Entry
@@ -97,11 +97,6 @@ class LayerCheck:
     actual_bytes: int
     failure: str = ""
     layers: tuple[Entry, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """For people: "5" or "0-29"."""
-        return spans(self.layers or (self.layer,))
 
     @property
     def verdict(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from cachegen_cli.results.detail import Detail, pooled_detail
 from cachegen_cli.results.picking import pick
-from cachegen_cli.results.spans import Entry, spans
+from cachegen_cli.results.spans import Entry, Placed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ class TensorResult(Bytes):
 
 
 @dataclass(frozen=True)
-class LayerResult:
+class LayerResult(Placed):
     """One cache entry, or several that are coded as one: ``tokens`` kept of ``tokens_seen``.
 
     Attributes:
@@ -178,11 +178,6 @@ class LayerResult:
     stored: str = ""
     tokens_allocated: int | None = None
     kv_bits: str = ""
-
-    @property
-    def label(self) -> str:
-        """For people: "5" or "0-29"."""
-        return spans(self.layers or (self.layer,))
 
     @cached_property
     def total(self) -> Bytes:
