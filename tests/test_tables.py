@@ -9,7 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from cachegen_cli import UsageError, analyze, capture, pack, render, sensitivity, verify
+from cachegen_cli import (
+    UsageError,
+    analyze,
+    capture,
+    compare,
+    pack,
+    plan,
+    render,
+    sensitivity,
+    sweep,
+    verify,
+)
 from cachegen_cli.report.bars import bar
 from cachegen_cli.report.choice import Choice, chosen, layers_named
 from cachegen_cli.report.table import Column, View
@@ -44,6 +55,55 @@ def test_rows_are_sorted_and_cut(result):
     [row, *totals] = csv.DictReader(io.StringIO(smallest))
     assert int(row["coded_bytes"]) == min(t.coded_bytes for t in result.measurement.tensors)
     assert [t["layer"] for t in totals] == ["total"] * 3
+
+
+def bold(found) -> dict[str, list[str]]:
+    """By format what a result's bold rows are called, of the default view."""
+    shown = view(found, False)
+    answers = [row for row in (*shown.rows, *shown.totals) if shown.is_answer(row)]
+    terminal = render(found, "table", color=True, width=500).split("\n")
+    start = next(place for place, line in enumerate(terminal) if line.startswith("─"))
+    lines = [line for line in terminal[start:] if line.startswith("\x1b[1m")]
+    cells = [line.split("|")[1].strip() for line in render(found, "markdown").splitlines()
+             if line.startswith("| ")][2:]  # fmt: skip
+    return {
+        "view": [shown.cells(row)[0] for row in answers],
+        "table": [re.split(r"  +", line.removeprefix("\x1b[1m").strip())[0] for line in lines],
+        "markdown": [cell.strip("*") for cell in cells if cell.startswith("**")],
+    }
+
+
+def test_bold_is_what_answers(result, captured, scored):
+    graded, swept = sensitivity(scored), sweep(scored, bits=(2, 4), quality=True)
+    compared = compare(scored, schemes=("group", "uniform"))
+    verified = verify(captured)
+    broken = replace(verified.checks[2], failure="keys: other codes came back")
+    failing = replace(verified, checks=(*verified.checks[:2], broken, *verified.checks[3:]))
+    first = [one.scheme for one in compared.standings]
+    for one, names in (
+        (result, ["total"]), (verified, []), (failing, ["2"]), (swept, ["2", "4"]),
+        (graded, [max(graded.rows, key=lambda row: row.kl_nats).label]),
+        (compared, first[:1] if compared.winner else first),
+        (plan(scored, target_bits=6, choices=(2, 4)), ["plan"]),
+        (ModelList({}, (ModelRow("a", "hub"),)), []),
+    ):  # fmt: skip
+        assert bold(one) == dict.fromkeys(("view", "table", "markdown"), names), one.kind
+        page = render(one, "html")
+        full = view(one, True)
+        answers = [row for row in (*full.rows, *full.totals) if full.is_answer(row)]
+        assert page.count('<tr class="answer">') == len(answers) == len(names)
+    by_tensor = render(result, "table", wide=True, color=True).split("\n")
+    assert [line.split()[1] for line in by_tensor if line.startswith("\x1b[1m")] == [
+        "tensor", "both",
+    ]  # fmt: skip
+
+
+def test_rows_that_are_chosen_stay_bold(result):
+    graded = view(result, False)
+    some = replace(graded, answers=[graded.rows[2]])
+    for choice in (Choice(sort="coded_bytes"), Choice(layers=frozenset({2})), Choice(top=3)):
+        kept = chosen(some, choice)
+        assert [str(row["layer"]) for row in kept.rows if kept.is_answer(row)] == ["2"]
 
 
 def test_a_wrong_choice_loses_no_result(quick, cachegen, tmp_path):

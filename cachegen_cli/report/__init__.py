@@ -77,9 +77,11 @@ def _markdown(shown: View) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     rule = [":--" if column.left else "--:" for column in shown.columns]
-    rows = [shown.cells(row) for row in shown.rows]
-    totals = [[f"**{cell}**" if cell else "" for cell in shown.cells(row)] for row in shown.totals]
-    table = [line([c.header for c in shown.columns]), line(rule), *map(line, rows + totals)]
+    rows = [
+        [f"**{cell}**" if cell and shown.is_answer(row) else cell for cell in shown.cells(row)]
+        for row in (*shown.rows, *shown.totals)
+    ]
+    table = [line([c.header for c in shown.columns]), line(rule), *map(line, rows)]
     notes = [text for note in shown.notes for text in ("", note)]
     return "\n".join([shown.title, "", *table, *notes, ""])
 

@@ -61,7 +61,8 @@ def analysis_view(result: Analysis, wide: bool) -> View:
             *(qualities.BLANK | row for row in totals[:-1]),
             totals[-1] | measured.quality.to_json(),
         ]
-    return View(title_of(result.run, measured.settings), columns, rows, totals, notes)
+    title = title_of(result.run, measured.settings)
+    return View(title, columns, rows, totals, notes, answers=totals[-1:])
 
 
 def sweep_view(result: Sweep, wide: bool) -> View:
@@ -128,6 +129,7 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         rows,
         notes=notes,
         drawing=_plot(result) if has_quality else (),
+        answers=[row for row in rows if row["pareto_optimal"]],
     )
 
 

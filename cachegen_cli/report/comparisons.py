@@ -62,7 +62,9 @@ def comparison_view(result: Comparison, wide: bool) -> View:
         "coded bits an element",
         "KL in nats. " + ", ".join(f"{marks[i]}: {n}" for i, n in enumerate(result.schemes)),
     )
-    return View(title_of(result.run, Settings(), grid=True), columns, rows, points, notes, drawing)
+    title = title_of(result.run, Settings(), grid=True)
+    answers = rows[:1] if result.winner else rows
+    return View(title, columns, rows, points, notes, drawing, answers)
 
 
 def _where(result: Comparison) -> str:

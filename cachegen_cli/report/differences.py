@@ -123,9 +123,12 @@ def differences_view(result: Differences, wide: bool) -> View:
         notes.append("No row is in all of them, so there is nothing to compare.")
     if len(shown) < len(result.rows):
         notes.append(f"{len(result.rows) - len(shown)} more figures with --wide.")
+    rows = [_row(row, result.reference) for row in shown]
     return View(
-        f"{len(result.sources)} results of {result.compared}", columns,
-        [_row(row, result.reference) for row in shown], notes=notes,
+        f"{len(result.sources)} results of {result.compared}", columns, rows, notes=notes,
+        answers=[
+            row for row, of in zip(rows, shown, strict=True) if of.foot and of.figure == main
+        ],
     )  # fmt: skip
 
 

@@ -36,7 +36,8 @@ def file_view(result: PackedFile, wide: bool) -> View:
     ]
     if wide:
         notes.append(PARTS_COUNTED)
-    return View(settings_of(measured.settings), columns, rows, totals, notes)
+    title = settings_of(measured.settings)
+    return View(title, columns, rows, totals, notes, answers=totals[-1:])
 
 
 def files_view(result: PackedFiles, wide: bool) -> View:
@@ -68,17 +69,18 @@ def verification_view(result: Verification, wide: bool) -> View:
         Column("verdict", "verdict", left=True),
         Column("failure", "", left=True),
     )
-    failed = sum(check.failure != "" for check in result.checks)
+    rows = [
+        vars(check) | {"layer": check.places, "verdict": check.verdict} for check in result.checks
+    ]
+    failures = [row for row in rows if row["failure"]]
     return View(
         title_of(result.run, result.settings),
         columns,
-        [
-            vars(check) | {"layer": check.places, "verdict": check.verdict}
-            for check in result.checks
-        ],
+        rows,
+        answers=failures,
         notes=[
-            f"{failed} of {len(result.checks)} layers FAIL."
-            if failed
+            f"{len(failures)} of {len(result.checks)} layers FAIL."
+            if failures
             else f"PASS: all {len(result.checks)} layers came back, in no more bytes than "
             "predicted.",
             _whether_it_pays(result),

@@ -97,13 +97,10 @@ def quality_view(result: QualityAnalysis, wide: bool) -> View:
     ]
     if measured.quality:
         notes.insert(0, quality_sentence(measured.quality) + _size_sentence(measured.totals))
-    return View(
-        title_of(result.run, measured.settings),
-        columns,
-        rows or [everything | {"text": prompt.source}],
-        [everything] if rows else [],
-        notes,
-    )
+    title, totals = title_of(result.run, measured.settings), [everything]
+    if not rows:
+        rows, totals = [everything | {"text": prompt.source}], []
+    return View(title, columns, rows, totals, notes, answers=totals or rows)
 
 
 def sensitivity_view(result: Sensitivity, wide: bool) -> View:
@@ -135,7 +132,9 @@ def sensitivity_view(result: Sensitivity, wide: bool) -> View:
         *profile_notes(result.settings),
         *skipped_notes(result.run),
     ]
-    return View(title_of(result.run, result.settings), columns, rows, totals, notes)
+    title = title_of(result.run, result.settings)
+    answers = [row for row in rows if row["kl_nats"] == largest]
+    return View(title, columns, rows, totals, notes, answers=answers)
 
 
 def plan_view(result: Plan, wide: bool) -> View:
@@ -184,7 +183,8 @@ def plan_view(result: Plan, wide: bool) -> View:
         *skipped_notes(result.run),
         DEFINED,
     ]
-    return View(title_of(result.run, measured.settings), columns, rows, totals, notes)
+    title = title_of(result.run, measured.settings)
+    return View(title, columns, rows, totals, notes, answers=totals[:1])
 
 
 def _text_row(text: str, tokens: int, totals: Bytes, quality: Quality | None) -> Row:

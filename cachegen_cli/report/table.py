@@ -40,7 +40,8 @@ class Column:
 class View:
     """A table with a title above, totals at its foot, a drawing and sentences below.
 
-    The drawing is shown on wide terminals.
+    Those of its rows and totals that are among ``answers`` answer what was asked, and are set in
+    bold. The drawing is shown on wide terminals.
     """
 
     title: str
@@ -49,11 +50,16 @@ class View:
     totals: Sequence[Row] = ()
     notes: Sequence[str] = ()
     drawing: Sequence[str] = ()
+    answers: Sequence[Row] = ()
 
     @property
     def naming(self) -> list[int]:
         """Places of the columns that say what a row is about: the first, and those that say so."""
         return [place for place, column in enumerate(self.columns) if column.names or not place]
+
+    def is_answer(self, row: Row) -> bool:
+        """Return whether a row is itself among the answers."""
+        return any(row is answer for answer in self.answers)
 
     def cells(self, row: Row) -> list[str]:
         """A row's cells as people read them; what is no text and not known is ""."""
