@@ -19,7 +19,7 @@ def texts_of(prompts: Texts) -> list[Prompt]:
     """Texts as prompts.
 
     Raises:
-        InputError: there is none, or one that is no text.
+        InputError: there is none, or one that is no text (see `Prompt`).
     """
     texts = [
         Prompt(text) if isinstance(text, str) else text
@@ -27,16 +27,7 @@ def texts_of(prompts: Texts) -> list[Prompt]:
     ]
     if not texts:
         raise InputError("there is no text", "give one or more")
-    for text in texts:
-        _check(text)
     return texts
-
-
-def _check(text: Prompt) -> None:
-    if not text.text:
-        raise InputError("the prompt is empty", "give a text")
-    if any(0xD800 <= ord(c) < 0xE000 for c in text.text):
-        raise InputError("the prompt holds lone surrogates, which are no text", "decode it first")
 
 
 def continuation_of(text: Prompt, tokens: int, asked: int | None) -> int:
