@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cachegen_cli.errors import InputError
 from cachegen_cli.prompt import Prompt
+from cachegen_cli.wording import counted
 
 CONTINUATION = 256  # tokens, of a text of twice as many or more
 SHORTEST_CONTINUATION = 2  # its first token is read, its second predicted
@@ -41,7 +42,7 @@ def continuation_of(text: Prompt, tokens: int, asked: int | None) -> int:
     found = min(CONTINUATION, tokens // 2) if asked is None else asked
     if found < SHORTEST_CONTINUATION or found > tokens // 2:
         raise InputError(
-            f"{text.source} has {tokens} tokens, too few for a continuation of "
+            f"{text.source} has {counted(tokens, 'token')}, too few for a continuation of "
             f"{max(found, SHORTEST_CONTINUATION)}, which may be half of it at most",
             "give a longer text"
             + (f", or --continuation {tokens // 2}" if asked and tokens >= 4 else ""),

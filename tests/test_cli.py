@@ -24,7 +24,7 @@ def test_analyze_prints_a_table(cachegen, quick):
     assert done.code == 0
     assert "16-bit" in done.out and "total" in done.out and "fixed width" in done.out
     assert "\x1b" not in done.out + done.err
-    assert done.err.startswith("warning: 105 tokens are few")
+    assert done.err.startswith("warning: with 105 tokens for codes of 4 bits")
 
 
 def test_quiet_says_nothing_beside_the_result(cachegen, quick):

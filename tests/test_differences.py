@@ -56,7 +56,7 @@ def test_every_format_of_differences_holds_the_same(both):
         assert float(row["value_1"]) == held[place]["values"][0]
         assert float(row["difference_2"]) == held[place]["differences"][1]
     text = render(found, "table")
-    assert "A: a; B: b. Differences are from A" in text
+    assert "A: a; B: b.\n" in text and "differs: from A. ratio: to A." in text
     assert "settings.key_bits 4 / 3" in text and "more figures with --wide" in text
 
 

@@ -79,7 +79,7 @@ def test_bold_is_what_answers(result, captured, scored):
     verified = verify(captured)
     broken = replace(verified.checks[2], failure="keys: other codes came back")
     failing = replace(verified, checks=(*verified.checks[:2], broken, *verified.checks[3:]))
-    first = [one.scheme for one in compared.standings]
+    first = [one.nearest for one in compared.standings]
     for one, names in (
         (result, ["total"]), (verified, []), (failing, ["2"]), (swept, ["2", "4"]),
         (graded, [max(graded.rows, key=lambda row: row.kl_nats).label]),

@@ -11,6 +11,7 @@ from cachegen_cli.errors import UsageError
 from cachegen_cli.output import WHOLE
 from cachegen_cli.report.table import Column, Row, View
 from cachegen_cli.results.spans import Places
+from cachegen_cli.wording import counted
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def chosen(shown: View, choice: Choice) -> View:
     if choice.sort:
         rows = _sorted(shown, choice.sort, rows)
     rows = rows[: choice.top]
-    said = f"{len(rows)} of {len(shown.rows)} rows are shown"
+    are = "is" if len(rows) == 1 else "are"
+    said = f"{len(rows)} of {counted(len(shown.rows), 'row')} {are} shown"
     said += (
         "; the foot is over all of them." if shown.totals and len(rows) < len(shown.rows) else "."
     )

@@ -14,6 +14,7 @@ from cachegen_cli.report.units import number, signed, times
 from cachegen_cli.report.views import view
 from cachegen_cli.results.differences import Difference, Differences
 from cachegen_cli.results.schema import Result
+from cachegen_cli.wording import counted
 
 _MAIN = ("coded_bytes", "kl_nats", "actual_bytes", "valid_bytes", "bytes_per_token", "measured")
 _SETTINGS = ("model", "prompt", "settings", "tool")
@@ -112,17 +113,20 @@ def differences_view(result: Differences, wide: bool) -> View:
         if place != result.reference:
             of = f" {letter(place)}" if many else ""
             if wide or not many:
-                columns.append(Column(f"difference_{place + 1}", f"differs{of}", _signed))
-            columns.append(Column(f"ratio_{place + 1}", f"ratio{of}", times))
+                less = f"differs: from {letter(result.reference)}."
+                columns.append(
+                    Column(f"difference_{place + 1}", f"differs{of}", _signed, about=less)
+                )
+            ratio = f"ratio: to {letter(result.reference)}."
+            columns.append(Column(f"ratio_{place + 1}", f"ratio{of}", times, about=ratio))
     notes = [
-        "; ".join(f"{letter(place)}: {name}" for place, name in enumerate(result.sources))
-        + f". Differences are from {letter(result.reference)}, ratios to it."
+        "; ".join(f"{letter(place)}: {name}" for place, name in enumerate(result.sources)) + ".",
+        _settings_note(result),
     ]
-    notes += [_settings_note(result)]
     if all(None in row.values for row in result.rows):
         notes.append("No row is in all of them, so there is nothing to compare.")
     if len(shown) < len(result.rows):
-        notes.append(f"{len(result.rows) - len(shown)} more figures with --wide.")
+        notes.append(f"{counted(len(result.rows) - len(shown), 'more figure')} with --wide.")
     rows = [_row(row, result.reference) for row in shown]
     return View(
         f"{len(result.sources)} results of {result.compared}", columns, rows, notes=notes,

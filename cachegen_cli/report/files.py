@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from cachegen_cli.report.columns import (
-    COUNTED,
-    PARTS_COUNTED,
+    CODED,
+    CODED_SAVING,
+    FIXED,
+    RAW,
     by_layer,
     by_tensor,
+    held_tokens,
     profile_notes,
     settings_of,
     skipped_notes,
     title_of,
 )
 from cachegen_cli.report.table import Column, View
-from cachegen_cli.report.units import percent, si_bytes
+from cachegen_cli.report.units import si_bytes
 from cachegen_cli.results.files import PackedFile, PackedFiles, Verification
+from cachegen_cli.wording import counted
 
 
 def file_view(result: PackedFile, wide: bool) -> View:
@@ -27,15 +31,12 @@ def file_view(result: PackedFile, wide: bool) -> View:
         f"{result.file}: {si_bytes(result.container_bytes)}, of which the header takes "
         f"{si_bytes(result.container_header_bytes)}; 16-bit {si_bytes(both.raw_bytes)}, "
         f"{both.raw_bytes / result.container_bytes:.2f} times as much. "
-        f"{result.prompt_tokens or 'No'} token ids in it.",
+        f"{held_tokens(result.prompt_tokens)}",
         f"Written by cachegen {result.tool.get('version')} with constriction "
         f"{result.tool.get('coder')}" + (f"; {metadata}." if metadata else "."),
         *profile_notes(measured.settings),
         *(f"When it was packed: {notice.message}." for notice in result.warnings),
-        COUNTED,
     ]
-    if wide:
-        notes.append(PARTS_COUNTED)
     title = settings_of(measured.settings)
     return View(title, columns, rows, totals, notes, answers=totals[-1:])
 
@@ -44,18 +45,18 @@ def files_view(result: PackedFiles, wide: bool) -> View:
     """A row a file."""
     columns = (
         Column("file", "file", left=True, folds=True, names=True),
-        Column("raw_bytes", "16-bit", si_bytes),
-        Column("fixed_bytes", "fixed", si_bytes),
-        Column("coded_bytes", "coded", si_bytes),
-        Column("container_bytes", "in all", si_bytes),
-        Column("coded_saving", "saving", percent),
+        RAW,
+        FIXED,
+        CODED,
+        Column("container_bytes", "in all", si_bytes, about="in all: the whole file."),
+        CODED_SAVING,
     )
     rows = [
         packed.measurement.totals.to_json()
         | {"file": packed.file, "container_bytes": packed.container_bytes}
         for packed in result.files
     ]
-    return View(f"{len(rows)} files", columns, rows)
+    return View(counted(len(rows), "file"), columns, rows)
 
 
 def verification_view(result: Verification, wide: bool) -> View:
@@ -79,9 +80,9 @@ def verification_view(result: Verification, wide: bool) -> View:
         rows,
         answers=failures,
         notes=[
-            f"{len(failures)} of {len(result.checks)} layers FAIL."
+            f"FAIL: {len(failures)} of {counted(len(result.checks), 'layer')}."
             if failures
-            else f"PASS: all {len(result.checks)} layers came back, in no more bytes than "
+            else f"PASS: {counted(len(result.checks), 'layer')} came back, in no more bytes than "
             "predicted.",
             _whether_it_pays(result),
             *profile_notes(result.settings),

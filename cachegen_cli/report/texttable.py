@@ -20,8 +20,8 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 def table_lines(
     shown: View, width: int, *, color: bool, fit: bool, drop: bool
-) -> tuple[list[str], list[str]]:
-    """(header, rule, rows and totals; the headers of columns that were dropped).
+) -> tuple[list[str], list[Column]]:
+    """(header, rule, rows and totals; the columns that were dropped).
 
     Columns that fold give way to ``width`` first.
 
@@ -40,9 +40,9 @@ def table_lines(
     widths = [max(map(text_width, cells)) for cells in zip(*texts, strict=True)]
     _fold(widths, shown.columns, width)
     parts = _parts(widths, shown.naming, width) if fit else [list(range(len(widths)))]
-    dropped: list[str] = []
+    dropped: list[Column] = []
     if drop and width < _DROP_BELOW:
-        dropped = [header[place] for part in parts[1:] for place in part if place not in parts[0]]
+        dropped = [column for place, column in enumerate(shown.columns) if place not in parts[0]]
         del parts[1:]
     lines: list[str] = []
     for part in parts:

@@ -23,6 +23,7 @@ class Bytes:
         fixed_bytes: codes packed at their width + parameters.
         kept_bytes: first and last tokens kept in 16 bits; part of every other size.
         entropy_bytes: the estimate that was chosen + parameters; no probability tables.
+        entropy_bias_bits: by how much it may be too low, since its tables are free.
         payload_bytes: range-coded symbols, upper bound; None in results of earlier versions.
         table_bytes: the symbol models' tables.
         header_bytes: headers of streams and sections.
@@ -50,6 +51,7 @@ class Bytes:
     table_bytes: int | None = None
     header_bytes: int | None = None
     shipped_bytes: int | None = None
+    entropy_bias_bits: float | None = None
 
     DERIVED: ClassVar = (
         "raw_bytes",
@@ -73,8 +75,11 @@ class Bytes:
 
     @property
     def entropy_saving(self) -> float | None:
-        """1 - entropy / fixed; None where there is nothing to save."""
-        return 1 - self.entropy_bytes / self.fixed_bytes if self.fixed_bytes else None
+        """1 - entropy / fixed; None where there is nothing to save, or no more than the bias."""
+        saved_bits = 8 * (self.fixed_bytes - self.entropy_bytes)
+        if not self.fixed_bytes or 0 < saved_bits <= (self.entropy_bias_bits or 0):
+            return None
+        return 1 - self.entropy_bytes / self.fixed_bytes
 
     @property
     def coded_bytes(self) -> int | None:
@@ -134,8 +139,9 @@ class TensorResult(Bytes):
         delta: whether the estimate is of token deltas.
         symbol_model: what codes the tensor in the fewest bytes (`coding.models`).
         coded_delta: whether that codes token deltas.
-        tokens_to_pay: where plain packing won, the tokens from which tables would pay: an
-            estimate from the same counts; None where they pay already, or never would.
+        tokens_to_pay: where plain packing won, the tokens from which tables would pay, nearly
+            always within a factor of 2; None where they pay already, never would, or that
+            cannot be told.
         detail: histogram and bits by channel group, where they were asked for.
     """
 

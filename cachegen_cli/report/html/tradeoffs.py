@@ -13,6 +13,7 @@ from cachegen_cli.results.analyses import Sweep, pareto
 from cachegen_cli.results.candidates import Candidate
 from cachegen_cli.results.comparison import Comparison, curve_of
 from cachegen_cli.results.planning import Plan
+from cachegen_cli.wording import counted
 
 _BITS, _KL = "coded bits an element", "KL in nats (logarithmic)"
 _BEST = "Full points: no other has both fewer bits and less loss."
@@ -26,7 +27,7 @@ def sweep_panels(result: Sweep) -> Shown:
         Headline(
             si_bytes(totals[0].raw_bytes),
             "in 16 bits",
-            f"{len(totals)} setting{'s' if len(totals) != 1 else ''} below",
+            f"{counted(len(totals), 'setting')} below",
         ),
     ]
     if savings:
@@ -71,8 +72,7 @@ def _curve(result: Sweep) -> Panel:
         lost = row.quality.kl_nats if row.quality else row.totals.relative_rms_error
         margin = row.quality.kl_nats_margin if row.quality else None
         if rate is not None and lost is not None:
-            label = f"{row.settings.widths} bits"
-            points.append(Dot(rate, lost, label, bool(optimal), margin or 0.0))
+            points.append(Dot(rate, lost, row.settings.codes, bool(optimal), margin or 0.0))
         listed.append(
             (row.settings.label, bits(rate), error(lost), rough(margin), "yes" if optimal else "")
         )
