@@ -32,6 +32,7 @@ from cachegen_cli.texts import (
     continuation_of,
     texts_of,
 )
+from cachegen_cli.wording import counted
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def capture_texts(
     """
     if continuation is not None and continuation != 0 and continuation < SHORTEST_CONTINUATION:
         raise UsageError(
-            f"a continuation of {continuation} tokens predicts nothing",
+            f"a continuation of {counted(continuation, 'token')} predicts nothing",
             f"give {SHORTEST_CONTINUATION} or more",
         )
     if prompts is None:
@@ -277,5 +278,5 @@ def _by_class(skipped: Sequence[Skipped]) -> list[str]:
     phrases = []
     for name, reason in dict.fromkeys((s.cache, s.reason) for s in skipped):
         sizes = [s.bytes for s in skipped if (s.cache, s.reason) == (name, reason)]
-        phrases.append(f"{len(sizes)} x {name}, {sum(sizes)} bytes: {reason}")
+        phrases.append(f"{len(sizes)} x {name}, {counted(sum(sizes), 'byte')}: {reason}")
     return phrases

@@ -26,7 +26,7 @@ def verdicts(
 
     Args:
         kl_above: nats that the mean KL may reach; fails where no quality was measured.
-        saving_below: fraction of the fixed bytes that coding has to save.
+        saving_below: fraction of the fixed bytes that coding has to save; fails where nothing is.
     """
     found = []
     for one in measured:
@@ -37,7 +37,7 @@ def verdicts(
             word = "at most" if passed else "above"
             found.append(Verdict(passed, f"{name} KL {kl:.3g} nats is {word} {kl_above:g}"))
         if saving_below is not None:
-            saving = one.totals.coded_saving or 0.0
+            saving = -inf if one.totals.coded_saving is None else one.totals.coded_saving
             passed = saving >= saving_below
             word = "at least" if passed else "below"
             text = f"{name} saving {100 * saving:.2f} % is {word} {100 * saving_below:g} %"

@@ -10,6 +10,7 @@ from cachegen_cli.kvcache import LayerKV, copies
 from cachegen_cli.model import Model
 from cachegen_cli.results.run import Notice
 from cachegen_cli.results.spans import Entry
+from cachegen_cli.wording import counted
 
 
 def shared_notices(model: Model, cache: Sequence[Any], layers: Sequence[LayerKV]) -> list[Notice]:
@@ -20,8 +21,8 @@ def shared_notices(model: Model, cache: Sequence[Any], layers: Sequence[LayerKV]
         notices.append(
             Notice(
                 "shared-cache",
-                f"{n} layers have {held} cache entries: {n - held} layers keep no keys and values "
-                "of their own",
+                f"{counted(n, 'layer')} share {counted(held, 'cache entry')}: without keys and "
+                f"values of their own are {n - held}",
             )
         )
     pairs = copies(layers)
@@ -63,9 +64,9 @@ def repeated_notices(model: Model, layers: Sequence[LayerKV]) -> list[Notice]:
     return [
         Notice(
             "repeated-rope-key",
-            f"the keys of {len(repeated)} cache entries hold the same {dims} rotated channels in "
-            f"every head (multi-head latent attention, expanded): {size} of the 16-bit bytes are "
-            "copies",
+            f"the keys of {counted(len(repeated), 'cache entry')} hold the same "
+            f"{counted(dims, 'rotated channel')} in every head (multi-head latent attention, "
+            f"expanded): {size:,} of the 16-bit bytes are copies",
         )
     ]
 

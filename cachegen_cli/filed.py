@@ -132,7 +132,7 @@ def capture_file(
             0,
         ),
         notices=tuple(notices),
-        timing={"load_seconds": time.perf_counter() - started, "prefill_seconds": 0.0},
+        timing={"load_seconds": time.perf_counter() - started},  # no prompt was read
         tokens=tokens if len(tokens) == seen else (),
         metadata=file.metadata,
         live=_live(layers, model, text) if model and text is not None else None,

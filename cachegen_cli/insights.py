@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from cachegen_cli.analysis import Source, captured, run_of
 from cachegen_cli.captures import Capture
 from cachegen_cli.device import mx
+from cachegen_cli.errors import UsageError
 from cachegen_cli.kvcache import LayerKV
 from cachegen_cli.locality import (
     autocorrelation,
@@ -21,7 +23,9 @@ from cachegen_cli.locality import (
     shuffled,
     variance_ratios,
 )
+from cachegen_cli.model import Model
 from cachegen_cli.progress import Progress, no_progress
+from cachegen_cli.prompt import LONG_SAMPLE, read_prompt
 from cachegen_cli.results import insights as names
 from cachegen_cli.results.insights import Finding, Insights
 from cachegen_cli.results.run import Run
@@ -29,7 +33,7 @@ from cachegen_cli.rows import no_rows
 from cachegen_cli.schemes import Place
 from cachegen_cli.schemes.cachegen import CacheGen
 from cachegen_cli.sensitivities import sensitivity
-from cachegen_cli.texts import Texts
+from cachegen_cli.texts import SAMPLE_CONTEXT, Texts
 
 LAGS = (1, 2, 3, 5, 9, 10, 20, 50, 100)
 _SEED = 0
@@ -49,25 +53,35 @@ def insights(
 
     Args:
         source, prompt, continuation, capture_options: as in `analyze` with quality.
-        with_sensitivity: also read the continuation 2 x layers + 1 times.
+        with_sensitivity: also read the continuation 2 x layers + 1 times; without it there is none.
         progress: called with (stage, done, of).
 
     Raises:
-        CachegenError: model or texts that cannot be used.
+        CachegenError: model or texts that cannot be used, or a continuation that nothing reads.
     """
+    if not with_sensitivity:
+        if continuation:
+            raise UsageError(
+                "a continuation is read for the sensitivity alone", "leave it out, or measure that"
+            )
+        continuation = 0
+        if prompt is None and (source is None or isinstance(source, str | Model)):
+            prompt = read_prompt(None, LONG_SAMPLE)  # as much of it as beside a continuation
+            if capture_options.get("max_prompt_tokens") is None:
+                capture_options["max_prompt_tokens"] = SAMPLE_CONTEXT
     texts = list(captured(source, prompt, progress, capture_options, continuation))
     found = [*_locality(texts, progress), *_grouping(texts)]
     if with_sensitivity:
         measured = sensitivity(texts, progress=progress)
         run = measured.run
         found += [
-            Finding(names.DEPTH, "both", measured.depth_correlation, 0.0, "negative"),
+            Finding(names.DEPTH, "both", measured.depth_correlation, paper="negative"),
             Finding(names.NEEDED, "both", measured.depth_correlation_needed),
         ]
     else:
         run = Run.over([run_of(text, 0.0, []) for text in texts])
         timing = {k: v for k, v in run.timing.items() if k != "analysis_seconds"}
-        run = Run(run.tool, run.model, run.prompt, run.skipped, run.warnings, timing, run.prompts)
+        run = replace(run, timing=timing)
     return Insights(run, tuple(found))
 
 
@@ -125,13 +139,17 @@ def _grouping(texts: Sequence[Capture]) -> list[Finding]:
             for found in _codes(kv, place, len(text.layers))
         ]
         real = layer_entropies(codes, _SYMBOLS)
-        null = layer_entropies([shuffled(c, _SEED) for c in codes], _SYMBOLS)
+        # by layer both leave what they count as it is, so there is no control
+        channels, times = (
+            layer_entropies([shuffled(c, _SEED, axis) for c in codes], _SYMBOLS) for axis in (0, 1)
+        )
         sums.append(
             {
                 names.POOLED: (real.pooled.corrected, None),
-                names.BY_TOKEN: (real.by_token.corrected, null.by_token.corrected),
-                names.BY_LAYER: (real.by_layer.corrected, null.by_layer.corrected),
-                names.BY_CHANNEL: (real.by_channel.corrected, null.by_channel.corrected),
+                names.BY_TOKEN: (real.by_token.corrected, times.by_token.corrected),
+                names.BY_LAYER: (real.by_layer.corrected, None),
+                names.BY_CHANNEL: (real.by_channel.corrected, channels.by_channel.corrected),
+                names.IN_OBJECTS: (real.in_objects, channels.in_objects),
                 names.SHIPPED: (real.shipped_tables, None),
                 names.MDL: (real.mdl_tables, None),
             }

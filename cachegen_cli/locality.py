@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.schemes.cachegen import CHUNK_TOKENS
 
 Values = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -25,7 +26,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 GROUP = 10  # tokens to an anchor, section 5.2
 BINS = (0.5, 1.0, 1.5)  # delta steps in sigmas by third of the layers, appendix C
-SHIPPED_TABLE_BYTES = 66  # 33 uint16 entries a channel, whatever its bins
+SHIPPED_TABLE_BYTES = 66  # 33 uint16 entries a channel of an object, whatever its bins
 
 
 class Ratios(NamedTuple):
@@ -52,8 +53,10 @@ class Entropies(NamedTuple):
     """Entropy of codes by grouping, and bits/element that tables by channel would add.
 
     By channel is one distribution a channel of each layer; by token is one a token position
-    over all layers. Tables are the 66-byte CDF that the shipped codec stores for a channel,
-    and the MDL cost of one, (K_used - 1) / 2 log2(tokens) bits.
+    over all layers. Shipped tables are the 66-byte CDF that the shipped codec stores for a channel
+    of each object of 256 tokens or what is left of them, and in_objects the plug-in bits of codes
+    under such tables, which are an object's own. MDL tables cost (K_used - 1) / 2 log2(tokens)
+    bits a channel.
     """
 
     pooled: Grouping
@@ -62,6 +65,7 @@ class Entropies(NamedTuple):
     by_token: Grouping
     shipped_tables: float
     mdl_tables: float
+    in_objects: float
 
 
 class Design(NamedTuple):
@@ -122,8 +126,9 @@ def shuffled(x: npt.NDArray[Scalar], seed: int, axis: int = 0) -> npt.NDArray[Sc
     """The null control: every line along an axis of a matrix permuted on its own.
 
     Permuting each channel's tokens (axis 0 of values, 1 of codes) removes locality: ratios become
-    1/2, autocorrelation 0. Permuting each token's channels (the other axis) keeps the pooled
-    distribution and removes what one by channel gains, but for the bias of estimating it.
+    1/2, autocorrelation 0, and one distribution a token gains nothing. Permuting each token's
+    channels (the other axis) keeps the pooled distribution and removes what one by channel gains,
+    but for the bias of estimating it.
     """
     return np.random.default_rng(seed).permuted(x, axis=axis)
 
@@ -151,8 +156,16 @@ def layer_entropies(layers: Sequence[Integers], n_symbols: int) -> Entropies:
         return Grouping(*bits[:2], *(None if np.isnan(g) else float(g) for g in gains[:2]))
 
     layer, token = grouping(_cost(by_layer)), grouping(_cost(by_token))
-    shipped = 8 * SHIPPED_TABLE_BYTES / layers[0].shape[1]
-    return Entropies(grouping(pooled), layer, grouping(channel), token, shipped, float(channel[2]))
+    tokens = layers[0].shape[1]
+    objects = [slice(start, start + CHUNK_TOKENS) for start in range(0, tokens, CHUNK_TOKENS)]
+    shipped = 8 * SHIPPED_TABLE_BYTES * len(objects) / tokens
+    in_objects = 0.0
+    for part in objects:
+        counts = np.concatenate([_counts(codes[:, part], n_symbols) for codes in layers])
+        in_objects += float(_cost(counts)[0]) * len(range(tokens)[part]) / tokens
+    return Entropies(
+        grouping(pooled), layer, grouping(channel), token, shipped, float(channel[2]), in_objects
+    )
 
 
 def paper_design(x: Values, third: int) -> Design:
@@ -161,20 +174,22 @@ def paper_design(x: Values, third: int) -> Design:
     The first of every 10 tokens is an anchor, coded as -127 .. 127 in steps of its own
     max|x| / 127. The others' deltas to the restored anchor are rounded to multiples of bin *
     sigma: bin is 0.5, 1 or 1.5 by ``third`` of the layers (0, 1, 2, else UsageError), sigma the
-    standard deviation of x's deltas in float32. Anchors and deltas have tables of their own.
+    standard deviation of x's deltas in float32. Anchors and deltas have tables of their own. What
+    anchors take is estimated from all tokens as if each were one: a tenth of them are too few.
     """
     values = _checked(x)
     if third not in range(len(BINS)):
         raise UsageError(f"third must be 0, 1 or 2, got {third}")
     followers = np.arange(len(values)) % GROUP > 0
-    scales = (np.abs(values[::GROUP]).max(axis=1, keepdims=True) / 127).astype(np.float32)
-    anchor_codes = _rounded(values[::GROUP], scales)
-    restored = np.repeat(anchor_codes * scales, GROUP, axis=0)[: len(values)]
+    scales = (np.abs(values).max(axis=1, keepdims=True) / 127).astype(np.float32)
+    anchor_codes = _rounded(values, scales)
+    restored = np.repeat((anchor_codes * scales)[::GROUP], GROUP, axis=0)[: len(values)]
     deltas = values[followers] - restored[followers]
     step = BINS[third] * float(np.float32(deltas.std())) if deltas.size else 0.0
     codes = _rounded(deltas, step)
     restored[followers] += codes * step
-    return _design(values, restored, step, [anchor_codes, codes])
+    share = 1 - float(followers.mean())
+    return _design(values, restored, step, [(anchor_codes, share), (codes, 1 - share)])
 
 
 def raw_design(x: Values, relative_error: float) -> Design:
@@ -204,7 +219,8 @@ def _uniform(x: Values, relative_error: float, deltas: bool) -> Design:
     restored = means + codes * step
     # A restored token is whole steps from the mean, so rounding the delta to it is rounding
     # the value, then taking the delta: DPCM needs no loop, and the same step for an error.
-    return _design(values, restored, step, [np.diff(codes, axis=0, prepend=0) if deltas else codes])
+    coded = np.diff(codes, axis=0, prepend=0) if deltas else codes
+    return _design(values, restored, step, [(coded, 1.0)])
 
 
 def _step(values: Floats, target: float) -> float:
@@ -251,14 +267,17 @@ def _rounded(values: Floats, step: Values | float) -> Integers:
     return np.rint(values / np.where(np.asarray(step) > 0, step, inf)).astype(np.int64)
 
 
-def _design(values: Floats, restored: Floats, step: float, streams: list[Integers]) -> Design:
-    """Account for streams of codes [tokens, channels], each with tables of its own."""
+def _design(
+    values: Floats, restored: Floats, step: float, streams: list[tuple[Integers, float]]
+) -> Design:
+    """Account for kinds of codes [tokens, channels] with tables of their own, by their share."""
     cost = np.zeros(3)
-    for symbols in (codes.T - codes.min() for codes in streams if codes.size):
+    for codes, share in (stream for stream in streams if stream[0].size):
+        symbols = codes.T - codes.min()
         if symbols.max() > symbols.shape[1]:  # far between, so their ranks are counted
             symbols.sort(axis=1)
             symbols = np.cumsum(np.diff(symbols, axis=1, prepend=symbols[:, :1]) > 0, axis=1)
-        cost += _cost(_counts(symbols, int(symbols.max()) + 1)) * (symbols.size / values.size)
+        cost += _cost(_counts(symbols, int(symbols.max()) + 1)) * share
     error = float(np.linalg.norm(restored - values) / (np.linalg.norm(values) or 1.0))
     return Design(float(cost[0]), float(cost[1]), error, step, restored.astype(np.float32))
 

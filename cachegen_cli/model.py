@@ -236,7 +236,7 @@ def _check_heads(model_id: str, file: Path, processes: int) -> None:
     heads = number_in(config, ("num_key_value_heads", "num_attention_heads"))
     if heads and heads % processes:
         raise ModelError(
-            f"{heads} KV heads of {model_id} cannot be cut over {processes} processes",
+            f"the KV heads of {model_id}, {heads}, cannot be cut over {processes} processes",
             "take --shard pipeline or prompts, or as many processes as divide them",
         )
 

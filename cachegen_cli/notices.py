@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
 
 from cachegen_cli.captures import Capture
-from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.coding.choosing import FEW_TOKENS
 from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.quality import LARGEST, Quality
 from cachegen_cli.results.run import Notice
 from cachegen_cli.results.settings import Settings
+from cachegen_cli.results.sizes import TensorResult
 from cachegen_cli.results.spans import Entry
 from cachegen_cli.schemes import SCHEMES
+from cachegen_cli.wording import counted
 
 _DECIDE = 0.3  # share of the largest positions in the KL
-TOKENS_PER_SYMBOL = 16  # fewer, and free tables flatter by more than 0.05 bits an element
+_FLATTERS = 0.05  # bits an element of free tables, which are told
 
 
 def notices_of(
@@ -24,11 +25,11 @@ def notices_of(
     """All warnings of a text's capture measured under some settings."""
     return (
         *source.notices,
-        *_plan_notices(source.model.id, grid),
+        *_plan_notices(source, grid),
         *_rotation_notices(source, grid),
         *_profile_notices(source, grid),
-        *_short_prompt_notice(source.layers, grid, measured),
-        *_tables_notice(source.prompt.tokens, measured),
+        *_short_prompt_notice(measured),
+        *_tables_notice(measured),
     )
 
 
@@ -48,14 +49,19 @@ def quality_notices(measured: Sequence[tuple[str, Quality]]) -> list[Notice]:
     ]
 
 
-def _plan_notices(model: str, grid: Sequence[Settings]) -> list[Notice]:
+def _knows_model(source: Capture) -> bool:
+    """Return whether it is known which model made the cache."""
+    return source.loaded is not None or "model" in source.metadata
+
+
+def _plan_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
     """Say that a plan was made for another model or with other settings."""
-    found = {}
+    model, found = source.model.id, {}
     for one in grid:
         plan = one.plan
         if plan is None:
             continue
-        if plan.model and plan.model != model:
+        if plan.model and plan.model != model and _knows_model(source):
             found["plan-for-another-model"] = f"the plan was made for {plan.model}, not for {model}"
         now = (one.group_size, one.keep_first, one.keep_last)
         then = (plan.group_size, plan.keep_first, plan.keep_last)
@@ -79,8 +85,8 @@ def _rotation_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]
     return [
         Notice(
             "rotation-stays",
-            f"keys of {len(layers)} of {len(source.layers)} cache entries keep their rotary "
-            f"position: {reason}",
+            f"keys of {len(layers)} of {counted(len(source.layers), 'cache entry')} keep their "
+            f"rotary position: {reason}",
         )
         for reason, layers in reasons.items()
     ]
@@ -94,54 +100,70 @@ def _profile_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
     return [
         Notice(
             "profile-model-not-checked",
-            f"the cache names its model {source.model.id}, the profile is of {used[0].model}: "
-            "without the model only shapes are compared",
+            (
+                f"the cache names its model {source.model.id}"
+                if _knows_model(source)
+                else "the cache does not name its model"
+            )
+            + f", the profile is of {used[0].model}: without the model only shapes are compared",
         )
     ]
 
 
-def _short_prompt_notice(
-    layers: Sequence[LayerKV], grid: Sequence[Settings], measured: Sequence[Measurement]
-) -> list[Notice]:
-    """Say by how much the plug-in entropy is too low where few tokens meet many symbols.
-
-    Its bias is (symbols - 1) / (2 ln 2 n) bits for a distribution of n (Miller and Madow, 1955).
-    """
-    tokens = min(kv.keys.shape[1] for kv in layers)
-    worst, widest = 0.0, 0
-    for place, settings in enumerate(grid):
-        bits = max(settings.key_bits, settings.value_bits)
-        if not bits and measured:  # the scheme decides
-            bits = min(8, max(tensor.bits for tensor in measured[place].tensors))
-        widest = max(widest, bits)
-        symbols = 2 ** (bits + 1) - 1 if settings.delta == "on" else 2**bits
-        n = tokens * (min(kv.keys.shape[2] for kv in layers) if settings.pooled else 1)
-        if n < TOKENS_PER_SYMBOL * symbols:
-            worst = max(worst, min((symbols - 1) / (2 * log(2) * n), bits))
-    if not worst:
+def _short_prompt_notice(measured: Sequence[Measurement]) -> list[Notice]:
+    """Say by how much the plug-in entropy is too low where few tokens meet many symbols."""
+    biases = [
+        (_bias(tensor), tensor.bits, row.tokens, one.totals.entropy_saving)
+        for one in measured
+        for row in one.layers
+        for tensor in (row.keys, row.values)
+    ]
+    worst, bits, tokens, saving = max(biases, default=(0.0, 0, 0, None), key=lambda part: part[0])
+    if worst <= _FLATTERS:
         return []
+    follows = (
+        "as much as it seems to save, so its saving is not shown"
+        if saving is None
+        else "so its saving flatters, and is not shown where it is no more than that"
+    )
     return [
         Notice(
             "short-prompt",
-            f"{tokens} tokens are few for {widest} bits: with free probability tables the entropy "
-            f"is too low by up to {worst:.2f} bits an element, so its saving flatters",
+            f"with {counted(tokens, 'token')} for codes of {counted(bits, 'bit')} the entropy, "
+            f"whose probability tables are free, is too low by up to {worst:.2f} bits an element, "
+            f"{follows}",
         )
     ]
 
 
-def _tables_notice(tokens: int, measured: Sequence[Measurement]) -> list[Notice]:
+def _bias(tensor: TensorResult) -> float:
+    """Return by how many bits an element that is coded the entropy may be too low."""
+    coded = tensor.elements - tensor.kept_bytes // 2
+    return (tensor.entropy_bias_bits or 0.0) / coded if coded else 0.0
+
+
+def _tables_notice(measured: Sequence[Measurement]) -> list[Notice]:
     """Say where most tensors are packed plainly only because the prompt is short."""
     notices = []
     for one in measured:
-        waiting = sorted(t.tokens_to_pay for t in one.tensors if t.tokens_to_pay is not None)
-        if 2 * len(waiting) > len(one.tensors):
-            notices.append(
-                Notice(
-                    "tables-do-not-pay",
-                    f"{tokens} tokens are too few for probability tables ({one.settings.label}): "
-                    f"{len(waiting)} of {len(one.tensors)} tensors are "
-                    f"packed plainly; from about {waiting[len(waiting) // 2]} tokens on tables "
-                    "would pay (an estimate)",
-                )
+        growing = [row for row in one.layers if row.tokens == row.tokens_seen]
+        plain = [t for row in growing for t in (row.keys, row.values) if t.symbol_model == "plain"]
+        waiting = sorted(t.tokens_to_pay for t in plain if t.tokens_to_pay is not None)
+        tensors = sum(tensor.elements > 0 for tensor in one.tensors)
+        tokens = max((row.tokens for row in growing), default=0)
+        if 2 * len(waiting) > tensors:
+            packed = len(waiting)
+            rest = f"from about {waiting[packed // 2]:,} tokens on they would, within a factor of 2"
+        elif 2 * len(plain) > tensors and tokens < FEW_TOKENS:
+            packed, rest = len(plain), "so few do not tell from how many on they would"
+        else:
+            continue
+        notices.append(
+            Notice(
+                "tables-do-not-pay",
+                f"with {counted(tokens, 'token')} probability tables do not pay "
+                f"({one.settings.label}): {packed} of {counted(tensors, 'tensor')} are packed "
+                f"plainly; {rest}",
             )
+        )
     return notices

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import log
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from cachegen_cli.entropy import Estimates, estimates, wide_estimates
 from cachegen_cli.parallel import in_process
 
 STAGES = ("quantize", "count", "code")  # kinds of work whose seconds are told
+_FEW = 16  # tokens, which do not tell how far the codes of a channel go
 Frequencies = npt.NDArray[np.int64]
 
 
@@ -35,7 +37,8 @@ class Plane:
         estimates: entropies by head, without parameters.
         fit: the symbol model that takes the fewest bytes.
         encoded: writes the stream.
-        tokens_to_pay: where plain packing won, tokens from which tables would pay.
+        tokens_to_pay: where plain packing won, tokens from which tables would pay, if that can be
+            told.
         counts: how often codes occur, where they have a width.
     """
 
@@ -54,6 +57,24 @@ class Plane:
         if self.coded is None:
             raise RuntimeError("the codes were not kept")
         return np.asarray(self.coded)
+
+    def bias_bits(self, delta: bool, pooled: bool) -> float:
+        """Return by how many bits free tables may make an estimate too low.
+
+        Observed frequencies make a distribution's bits too few by (symbols - 1) / (2 ln 2) (Miller
+        and Madow, 1955), here for all symbols that codes might be. One token tells nothing.
+        """
+        heads, dim, tokens = self.shape
+        groups, n = (heads, dim * tokens) if pooled else (heads * dim, tokens)
+        if tokens < 2:
+            return float(groups * n * self.bits)
+        symbols = np.full(groups, 2.0**self.bits)
+        if self.counts is None and tokens >= _FEW:  # codes of any size, of which channels use few
+            rows = self.codes.reshape(groups, n)
+            symbols = rows.max(axis=1) - rows.min(axis=1).astype(np.float64) + 1
+        if delta:
+            symbols = 2 * symbols - 1
+        return float(np.minimum((symbols - 1) / (2 * log(2)), n * self.bits).sum())
 
 
 def narrow_plane(

@@ -29,6 +29,7 @@ from cachegen_cli.schemes import SCHEMES
 from cachegen_cli.targets import one_target
 from cachegen_cli.texts import Texts
 from cachegen_cli.trials import Trials
+from cachegen_cli.wording import counted
 
 Widths = tuple[int, ...]
 
@@ -178,16 +179,17 @@ class _Search:
         narrowest = self.found[self.uniform(self.choices[0])].totals
         if (narrowest.coded_bytes or 0) > self.limit:
             raise InputError(
-                f"no plan fits: {self.choices[0]} bits everywhere take {narrowest.coded_bytes} "
-                f"bytes, {narrowest.coded_bits_per_element:.3f} bits an element",
+                f"no plan fits: with {counted(self.choices[0], 'bit')} everywhere it takes "
+                f"{narrowest.coded_bytes:,} bytes, {narrowest.coded_bits_per_element:.3f} bits an "
+                "element",
                 "raise the target, or add narrower --choices",
             )
         if self.limit == inf and len(self.found) == len(self.choices):
             bits, best = min(self.kl_by_width().items(), key=lambda item: item[1])
             if best > self.target.value:
                 raise InputError(
-                    f"no plan reaches a KL of {self.target.value:g}: {bits} bits everywhere give "
-                    f"{best:.3g} nats",
+                    f"no plan reaches a KL of {self.target.value:g}: with {counted(bits, 'bit')} "
+                    f"everywhere it is {best:.3g} nats",
                     "raise the target, or add wider --choices",
                 )
 

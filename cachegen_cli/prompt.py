@@ -17,10 +17,30 @@ LONG_SAMPLE = "long.txt"
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text and where it came from ("text", "stdin", "sample" or the file's name)."""
+    """A text and where it came from ("text", "stdin", "sample" or the file's name).
+
+    InputError for what is no text: blanks alone, NUL bytes, lone surrogates.
+    """
 
     text: str
     source: str = "text"
+
+    def __post_init__(self) -> None:
+        """Refuse what no model should read."""
+        name = "the prompt" if self.source == "text" else f"the prompt from {self.source}"
+        try:
+            before = self.text.encode().partition(b"\0")[0]
+        except UnicodeEncodeError:
+            raise InputError(
+                f"{name} holds lone surrogates, which are no text", "decode it first"
+            ) from None
+        if "\0" in self.text:
+            raise InputError(
+                f"{name} holds a NUL byte at offset {len(before)} of its text",
+                "name a text file, or take it out with tr -d '\\000'",
+            )
+        if not self.text.strip():
+            raise InputError(f"{name} is {'blank' if self.text else 'empty'}", "give a text")
 
     @property
     def sha256(self) -> str:
@@ -32,7 +52,7 @@ def read_prompt(argument: str | None, sample: str = DEFAULT_SAMPLE) -> Prompt:
     """The prompt that ``--prompt`` names: TEXT, ``@FILE``, ``-`` for stdin, None for the sample.
 
     Raises:
-        InputError: the text is empty, not UTF-8, or the file cannot be read.
+        InputError: it is no text (see `Prompt`), not UTF-8, or the file cannot be read.
     """
     if argument is None:
         path = samples_folder() / sample
@@ -76,30 +96,30 @@ def _named(argument: str, text_key: str) -> Iterator[Prompt]:
         for file in files:
             yield from _named(f"@{file}", text_key)
     elif path and path.suffix.lower() == ".jsonl":
-        yield from _of_lines(read_prompt(argument), text_key)
+        yield from _of_lines(argument[1:], text_key)
     else:
         yield read_prompt(argument)
 
 
-def _of_lines(file: Prompt, text_key: str) -> Iterator[Prompt]:
+def _of_lines(name: str, text_key: str) -> Iterator[Prompt]:
     """A text a line of JSON."""
     found = 0
-    for number, line in enumerate(file.text.split("\n"), 1):
+    for number, line in enumerate(_decode(_read_file(name), name).split("\n"), 1):
         if not line.strip():
             continue
         try:
             text = json.loads(line)[text_key]
         except (ValueError, KeyError, TypeError, IndexError, RecursionError):
             text = None
-        if not isinstance(text, str) or not text:
+        if not isinstance(text, str):
             raise InputError(
-                f"line {number} of '{file.source}' has no text under '{text_key}'",
+                f"line {number} of '{name}' has no text under '{text_key}'",
                 "each line is a JSON object; --text-key names the key of the text",
             )
         found += 1
-        yield Prompt(text, f"{file.source}:{number}")
+        yield Prompt(text, f"{name}:{number}")
     if not found:
-        raise InputError(f"'{file.source}' holds no lines", "each line is a JSON object")
+        raise InputError(f"'{name}' holds no lines", "each line is a JSON object")
 
 
 def samples_folder() -> Path:
@@ -125,11 +145,11 @@ def _read_file(name: str) -> bytes:
 
 def _decode(data: bytes, name: str) -> str:
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise InputError(f"the prompt from {name} is not UTF-8 text", "convert it with iconv first")
-    if not text:
-        raise InputError(f"the prompt from {name} is empty", "give --prompt TEXT or --prompt @FILE")
-    return text
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        offset = len(data) - len(error.object) + error.start  # a mark at the start is not in it
+        raise InputError(
+            f"the prompt from {name} is not UTF-8 text: byte {data[offset]:#04x} at offset "
+            f"{offset}",
+            "convert it with iconv first",
+        ) from None

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from cachegen_cli.device import mx, on_cpu
 from cachegen_cli.dtypes import clipped
 from cachegen_cli.errors import UsageError
+from cachegen_cli.wording import counted
 
 MIN_BITS, MAX_BITS = 1, 8
 PARAMETER_BYTES = 4  # a group's scale and zero for one channel, two fp16 numbers
@@ -184,7 +185,9 @@ def layer_group_bits(n_layers: int, base_bits: int, n_groups: int = 3) -> list[i
     """
     check_bits(base_bits)
     if n_layers < 0 or n_groups < 1:
-        raise UsageError(f"no schedule for {n_layers} layers in {n_groups} groups")
+        raise UsageError(
+            f"no schedule for {counted(n_layers, 'layer')} in {counted(n_groups, 'group')}"
+        )
     n_groups = min(n_groups, n_layers)
     bounds = [round(n_layers * g / n_groups) for g in range(1, n_groups + 1)]
     bits: list[int] = []

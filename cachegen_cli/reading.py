@@ -10,6 +10,7 @@ from cachegen_cli.errors import InputError, ModelError, UsageError
 from cachegen_cli.model import Model, number_in, one_line
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.prompt import Prompt
+from cachegen_cli.wording import counted
 
 # mlx-lm's own step, and one short enough on a CPU to show progress and to be interrupted
 _PREFILL_STEP, _CPU_PREFILL_STEP = 2048, 256
@@ -54,7 +55,8 @@ def cut(model: Model, tokens: list[int], max_prompt_tokens: int | None) -> list[
         tokens = tokens[:max_prompt_tokens]
     if model.context is not None and len(tokens) > model.context:
         raise InputError(
-            f"the prompt has {len(tokens)} tokens and the context of {model.id} is {model.context}",
+            f"the prompt has {counted(len(tokens), 'token')} and the context of {model.id} is "
+            f"{model.context:,}",
             f"cut it with --max-prompt-tokens {model.context}",
         )
     return tokens

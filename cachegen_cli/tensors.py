@@ -218,12 +218,15 @@ class Tensor:
             delta=use_delta,
             symbol_model="+".join(fit.name for fit in fits),
             coded_delta=any(fit.delta for fit in fits),
-            tokens_to_pay=self.planes[0].tokens_to_pay if len(fits) == 1 else None,
+            tokens_to_pay=self._tokens_to_pay(),
             elements=self.heads * self.tokens * self.dim,
             parameter_bytes=parameters,
             kept_bytes=kept_bytes,
             fixed_bytes=packed + beside,
             entropy_bytes=delta if use_delta else raw,
+            entropy_bias_bits=round(
+                sum(plane.bias_bits(use_delta, self.settings.pooled) for plane in self.planes), 1
+            ),
             payload_bytes=payload,
             table_bytes=sum(fit.table_bytes for fit in fits),
             header_bytes=HEADER_BYTES * len(fits) + SECTION_BYTES,
@@ -233,6 +236,12 @@ class Tensor:
             error_energy=self.error,
             **sizes,
         )
+
+    def _tokens_to_pay(self) -> int | None:
+        """Return from how many tokens tables would pay, as far as codes stay what they are."""
+        [first, *others] = self.planes
+        whole = self.scheme.tokens_together <= first.shape[2]  # a group that is not full changes
+        return first.tokens_to_pay if whole and not others else None
 
     def _detail(self) -> Detail | None:
         return detail_of([plane.counts or plane.codes for plane in self.planes])

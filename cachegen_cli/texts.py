@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cachegen_cli.errors import InputError
 from cachegen_cli.prompt import Prompt
+from cachegen_cli.wording import counted
 
 CONTINUATION = 256  # tokens, of a text of twice as many or more
 SHORTEST_CONTINUATION = 2  # its first token is read, its second predicted
@@ -19,7 +20,7 @@ def texts_of(prompts: Texts) -> list[Prompt]:
     """Texts as prompts.
 
     Raises:
-        InputError: there is none, or one that is no text.
+        InputError: there is none, or one that is no text (see `Prompt`).
     """
     texts = [
         Prompt(text) if isinstance(text, str) else text
@@ -27,16 +28,7 @@ def texts_of(prompts: Texts) -> list[Prompt]:
     ]
     if not texts:
         raise InputError("there is no text", "give one or more")
-    for text in texts:
-        _check(text)
     return texts
-
-
-def _check(text: Prompt) -> None:
-    if not text.text:
-        raise InputError("the prompt is empty", "give a text")
-    if any(0xD800 <= ord(c) < 0xE000 for c in text.text):
-        raise InputError("the prompt holds lone surrogates, which are no text", "decode it first")
 
 
 def continuation_of(text: Prompt, tokens: int, asked: int | None) -> int:
@@ -50,7 +42,7 @@ def continuation_of(text: Prompt, tokens: int, asked: int | None) -> int:
     found = min(CONTINUATION, tokens // 2) if asked is None else asked
     if found < SHORTEST_CONTINUATION or found > tokens // 2:
         raise InputError(
-            f"{text.source} has {tokens} tokens, too few for a continuation of "
+            f"{text.source} has {counted(tokens, 'token')}, too few for a continuation of "
             f"{max(found, SHORTEST_CONTINUATION)}, which may be half of it at most",
             "give a longer text"
             + (f", or --continuation {tokens // 2}" if asked and tokens >= 4 else ""),

@@ -27,6 +27,7 @@ from cachegen_cli.results.files import PackedFile
 from cachegen_cli.results.spans import spans
 from cachegen_cli.rows import Rows, rows_at
 from cachegen_cli.schemes import Scheme, code_shape, expected_of, from_header
+from cachegen_cli.wording import counted
 
 
 def unpack(
@@ -81,7 +82,8 @@ def load_packed(
         expected = len(make_prompt_cache(model))
         if expected != held:
             raise InputError(
-                f"'{path}' holds {held} layers and the model's cache has {expected} entries",
+                f"'{path}' holds {counted(held, 'layer')} and the model's cache has "
+                f"{counted(expected, 'entry')}",
                 "take the model that the file was packed from",
             )
     return make_cache(read_layers(reader, load_profile(profile) if profile else None))

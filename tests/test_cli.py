@@ -24,7 +24,7 @@ def test_analyze_prints_a_table(cachegen, quick):
     assert done.code == 0
     assert "16-bit" in done.out and "total" in done.out and "fixed width" in done.out
     assert "\x1b" not in done.out + done.err
-    assert done.err.startswith("warning: 105 tokens are few")
+    assert done.err.startswith("warning: with 105 tokens for codes of 4 bits")
 
 
 def test_quiet_says_nothing_beside_the_result(cachegen, quick):
@@ -106,7 +106,9 @@ BAD = {
     "prompt folder": (["analyze", "--prompt", "@."], 1, "not UTF-8"),
     "empty prompt file": (["analyze", "--prompt", "@empty"], 1, "empty"),
     "binary prompt file": (["analyze", "--prompt", "@binary"], 1, "not UTF-8"),
-    "prompt file with zeros": (["analyze", "--prompt", "@zeros"], 1, "not UTF-8"),
+    "prompt file with zeros": (["analyze", "--prompt", "@zeros"], 1, "a NUL byte at offset 1"),
+    "blank prompt": (["analyze", "--prompt", "   "], 1, "blank"),
+    "blank prompt in chat": (["analyze", "--chat", "--prompt", " "], 1, "blank"),
     "prompt too long": (["analyze", "--prompt", "a" * 600], 1, "600 tokens"),
     "no chat template": (["analyze", "--chat", "--prompt", "a"], 1, "no chat template"),
     "no such model": (["analyze", "--model", "./none"], 1, "no model at"),

@@ -58,13 +58,13 @@ def test_all_of_a_folder_is_done_once(cachegen, packed, tmp_path):
     assert first.code == 0 and len(json.loads(first.out)["files"]) == 2
     second = cachegen("pack", "--all", tmp_path, "--json")
     assert json.loads(second.out)["files"] == []
-    assert "2 files were done already" in second.err
+    assert "done already: 2 files" in second.err
     (tmp_path / "a.safetensors").write_bytes(b"broken")
     third = cachegen("pack", "--all", tmp_path, "--force")
-    assert third.code == 1 and "a.safetensors" in third.err and "1 files" in third.out
+    assert third.code == 1 and "a.safetensors" in third.err and "1 file" in third.out
     (tmp_path / "a.safetensors").unlink()
     fourth = cachegen("unpack", "--all", tmp_path)
-    assert fourth.code == 0 and "1 files" in fourth.out
+    assert fourth.code == 0 and "1 file" in fourth.out
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "a.cgkv", "a.safetensors", "b.cgkv", "b.safetensors",
     ]  # fmt: skip

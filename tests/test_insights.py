@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from cachegen_cli import capture, capture_texts, from_json, render, sensitivity, to_json
+from cachegen_cli import (
+    UsageError,
+    capture,
+    capture_texts,
+    from_json,
+    render,
+    sensitivity,
+    to_json,
+)
 from cachegen_cli.insights import insights
 from cachegen_cli.results import insights as names
 
@@ -37,14 +45,35 @@ def test_what_is_measured(found, scored):
         assert nulls[names.CONSECUTIVE, name] == pytest.approx(0.5, abs=0.05)
         assert abs(nulls["autocorrelation at lag 1", name]) < 0.05
     assert nulls[names.BY_CHANNEL, "both"] > found.of(names.BY_CHANNEL, "both")
+    assert nulls[names.IN_OBJECTS, "both"] > found.of(names.IN_OBJECTS, "both")
+    # a control that is the figure itself is none
+    assert all(null != found.of(*key) for key, null in nulls.items() if null is not None)
+    for name in (names.POOLED, names.BY_LAYER, names.SHIPPED, names.MDL, names.DEPTH):
+        assert nulls[name, "both"] is None
 
 
 def test_without_sensitivity(scored, found):
     less = insights(scored, with_sensitivity=False)
+    assert "analysis_seconds" not in less.run.timing
     assert less.of(names.DEPTH, "both") is None
     assert [f for f in found.findings if f.observation not in (names.DEPTH, names.NEEDED)] == [
         *less.findings
     ]
+
+
+def test_without_sensitivity_nothing_is_held_back(llama, cachegen, quick):
+    text = (TEXT * 4)[:500]
+    found = insights(str(llama), text, with_sensitivity=False)
+    assert (found.run.prompt.tokens, found.run.prompt.continuation_tokens) == (500, 0)
+    assert found.of(names.SHIPPED, "both") == pytest.approx(2 * 66 * 8 / 500)  # two objects
+    cut = insights(str(llama), text, with_sensitivity=False, max_prompt_tokens=40)
+    assert (cut.run.prompt.tokens, cut.run.prompt.continuation_tokens) == (40, 0)
+    sample = insights(str(llama), with_sensitivity=False, max_prompt_tokens=300)
+    assert sample.run.prompt.source == "sample long.txt" and sample.run.prompt.tokens == 300
+    with pytest.raises(UsageError, match="read for the sensitivity alone"):
+        insights(str(llama), text, with_sensitivity=False, continuation=20)
+    done = cachegen("insights", *quick, "--no-sensitivity", "--continuation", 20)
+    assert done.code == 2 and "for the sensitivity alone" in done.err
 
 
 def test_windows_short_and_several_texts(sliding, llama):
@@ -92,9 +121,13 @@ def test_verdicts_follow_the_figures(found):
     assert "Deep layers are more sensitive, the reverse" in said(changed(enough, names.DEPTH, 0.6))
     assert "Shallow layers are more sensitive, as" in said(changed(enough, names.DEPTH, -0.6))
     assert "do not hang together" in said(changed(enough, names.DEPTH, 0.1))
-    dear = changed(changed(found, names.BY_CHANNEL, 2.0), names.POOLED, 2.5)
+    dear = changed(changed(found, names.BY_CHANNEL, 2.1), names.POOLED, 2.5)
+    dear = changed(dear, names.IN_OBJECTS, 2.0)
     assert "more than the 0.50" in said(changed(dear, names.SHIPPED, 1.0))
     assert "less than the 0.50" in said(changed(dear, names.SHIPPED, 0.2))
+    assert "and save nothing" in said(changed(dear, names.IN_OBJECTS, 2.6))
+    assert "(16% less; paper up to 53 %)" in said(dear)
+    assert "(4% more; paper up to 53 %)" in said(changed(dear, names.BY_CHANNEL, 2.6))
     assert "does not hold" in said(changed(dear, names.BY_TOKEN, 1.5))
 
 

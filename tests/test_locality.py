@@ -19,6 +19,7 @@ from cachegen_cli.locality import (
     shuffled,
     variance_ratios,
 )
+from cachegen_cli.schemes.cachegen import CacheGen
 
 LAGS = (1, 2, 3, 5, 9, 10, 20, 50, 100)
 DESIGNS = (raw_design, consecutive_design)
@@ -134,7 +135,7 @@ def test_shuffling_keeps_entropies_by_channel(seed, channels, tokens):
     assert after.pooled == before.pooled
     assert after.mdl_tables == before.mdl_tables
     across = entropies(shuffled(codes, seed, axis=0), 9)
-    assert across.by_token == before.by_token
+    assert across.by_token == before.by_token  # so no control of it
 
 
 def test_entropies_by_hand():
@@ -159,6 +160,32 @@ def test_prices_of_tables():
         found = entropies((np.arange(256) % symbols)[None], 32)
         assert found.mdl_tables == pytest.approx(expected, abs=5e-4)
         assert found.shipped_tables == 2.0625
+
+
+@pytest.mark.parametrize("tokens", [1, 255, 256, 257, 896, 1000])
+def test_tables_are_those_that_the_shipped_layout_counts(tokens):
+    codes = np.full((24, tokens), 15, np.uint8)
+    objects = -(-tokens // 256)
+    streams = 24 * objects * (4 + 1)  # a length and a byte each
+    tables = CacheGen(32).shipped_bytes(codes) - streams - 2 * tokens
+    assert entropies(codes, 32).shipped_tables == pytest.approx(8 * tables / codes.size)
+    assert 8 * tables / codes.size == pytest.approx(8 * 66 * objects / tokens)
+
+
+def test_tables_of_four_objects_cost_more_than_they_save():
+    rng = np.random.default_rng(0)
+    codes = (rng.integers(0, 8, (64, 896)) + 8 * (np.arange(64) % 4)[:, None]).astype(np.uint8)
+    found = entropies(codes, 32)
+    assert found.shipped_tables == pytest.approx(2.357, abs=1e-3)
+    saved = found.pooled.corrected - found.in_objects
+    assert 2 < saved < found.shipped_tables  # a quarter of the symbols in each channel
+    parts = [
+        (entropies(codes[:, at : at + 256], 32), min(256, 896 - at)) for at in range(0, 896, 256)
+    ]
+    by_hand = sum(part.by_channel.plug_in * n for part, n in parts) / 896
+    assert found.in_objects == pytest.approx(by_hand)
+    short = entropies(codes[:, :200], 32)
+    assert short.in_objects == pytest.approx(short.by_channel.plug_in)
 
 
 def test_entropies_of_several_layers():
@@ -232,10 +259,10 @@ def test_paper_design_by_a_loop(third):
     found = paper_design(x, third)
     deltas, anchors = [], []
     for t in range(len(x)):
+        scale = np.float64(np.float32(np.abs(x[t].astype(np.float64)).max() / 127))
+        anchors.append(np.rint(x[t] / scale))  # any token might be one
+        assert np.abs(anchors[-1]).max() == 127
         if t % 10 == 0:
-            scale = np.float64(np.float32(np.abs(x[t].astype(np.float64)).max() / 127))
-            anchors.append(np.rint(x[t] / scale))
-            assert np.abs(anchors[-1]).max() == 127
             anchor = anchors[-1] * scale
             np.testing.assert_allclose(found.restored[t], anchor, rtol=1e-6)
         else:
@@ -249,12 +276,23 @@ def test_paper_design_by_a_loop(third):
     np.testing.assert_allclose(found.restored[followers], restored, rtol=1e-5, atol=1e-6)
     bits = 0.0
     corrected = 0.0
-    for stream in (np.array(anchors), codes):
+    for stream, coded in ((np.array(anchors), 5), (codes, 42)):
         for channel in (stream - stream.min()).astype(int).T:
             one = entropies(channel[None], int(stream.max() - stream.min()) + 1)
-            bits += one.pooled.plug_in * channel.size
-            corrected += one.pooled.corrected * channel.size
+            bits += one.pooled.plug_in * coded
+            corrected += one.pooled.corrected * coded
     assert (found.plug_in, found.corrected) == pytest.approx((bits / x.size, corrected / x.size))
+
+
+@pytest.mark.parametrize("tokens", [312, 896])
+def test_anchors_of_few_tokens_take_what_they_take_of_many(tokens):
+    """Thirty anchors a channel show no more than log2 30 of their 8 bits, a tenth of the tokens."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20000, 32)).astype(np.float32)
+    truth = paper_design(x, 2).corrected
+    starts = range(0, len(x) - tokens, tokens)
+    few = [paper_design(x[start : start + tokens], 2).corrected for start in starts]
+    assert np.mean(few) == pytest.approx(truth, abs=0.03)
 
 
 def test_closed_loop_equals_a_loop_and_its_error_does_not_accumulate():

@@ -334,7 +334,7 @@ def test_verify_fails_where_something_is_wrong(captured, monkeypatch, broken):
     found = verify(captured)
     assert not found.passed
     assert all(check.verdict == "FAIL" and check.failure for check in found.checks)
-    assert "4 of 4 layers FAIL" in render(found, "table", width=300)
+    assert "FAIL: 4 of 4 layers." in render(found, "table", width=300)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are not counted there")

@@ -132,7 +132,7 @@ def test_models_that_cannot_be_cut_say_so(llama, mamba):
 def test_heads_that_do_not_divide_say_so(llama):
     done = launched(3, "analyze", "--model", llama, "-p", "abc", "--shard", "tensor")
     assert done.stderr.count("error: ") == 1
-    assert "2 KV heads of" in done.stderr and "over 3 processes" in done.stderr
+    assert "the KV heads of" in done.stderr and "over 3 processes" in done.stderr
 
 
 def test_a_wrong_command_line_is_said_once(llama):

@@ -5,16 +5,37 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
-from cachegen_cli import UsageError, analyze, render
+from cachegen_cli import (
+    UsageError,
+    analyze,
+    capture,
+    compare,
+    pack,
+    plan,
+    render,
+    sensitivity,
+    sweep,
+    verify,
+)
 from cachegen_cli.report.bars import bar
-from cachegen_cli.report.choice import Choice, layers_named, places_of
+from cachegen_cli.report.choice import Choice, chosen, layers_named
 from cachegen_cli.report.table import Column, View
 from cachegen_cli.report.texttable import table_lines, text_width
 from cachegen_cli.report.units import number, signed
 from cachegen_cli.report.views import view
+from cachegen_cli.results.cachefile import CacheEntry, PromptCacheFile
+from cachegen_cli.results.models import ModelList, ModelRow
+from cachegen_cli.results.planning import Plan, Target
+from cachegen_cli.results.profile import CalibratedUnit, Calibration, ProfileInfo
+
+
+@pytest.fixture(scope="module")
+def scored(llama):
+    return capture(str(llama), "It was a quiet night on the river. " * 3, continuation=40)
 
 
 def shown_rows(text: str) -> list[list[str]]:
@@ -34,6 +55,55 @@ def test_rows_are_sorted_and_cut(result):
     [row, *totals] = csv.DictReader(io.StringIO(smallest))
     assert int(row["coded_bytes"]) == min(t.coded_bytes for t in result.measurement.tensors)
     assert [t["layer"] for t in totals] == ["total"] * 3
+
+
+def bold(found) -> dict[str, list[str]]:
+    """By format what a result's bold rows are called, of the default view."""
+    shown = view(found, False)
+    answers = [row for row in (*shown.rows, *shown.totals) if shown.is_answer(row)]
+    terminal = render(found, "table", color=True, width=500).split("\n")
+    start = next(place for place, line in enumerate(terminal) if line.startswith("─"))
+    lines = [line for line in terminal[start:] if line.startswith("\x1b[1m")]
+    cells = [line.split("|")[1].strip() for line in render(found, "markdown").splitlines()
+             if line.startswith("| ")][2:]  # fmt: skip
+    return {
+        "view": [shown.cells(row)[0] for row in answers],
+        "table": [re.split(r"  +", line.removeprefix("\x1b[1m").strip())[0] for line in lines],
+        "markdown": [cell.strip("*") for cell in cells if cell.startswith("**")],
+    }
+
+
+def test_bold_is_what_answers(result, captured, scored):
+    graded, swept = sensitivity(scored), sweep(scored, bits=(2, 4), quality=True)
+    compared = compare(scored, schemes=("group", "uniform"))
+    verified = verify(captured)
+    broken = replace(verified.checks[2], failure="keys: other codes came back")
+    failing = replace(verified, checks=(*verified.checks[:2], broken, *verified.checks[3:]))
+    first = [one.nearest for one in compared.standings]
+    for one, names in (
+        (result, ["total"]), (verified, []), (failing, ["2"]), (swept, ["2", "4"]),
+        (graded, [max(graded.rows, key=lambda row: row.kl_nats).label]),
+        (compared, first[:1] if compared.winner else first),
+        (plan(scored, target_bits=6, choices=(2, 4)), ["plan"]),
+        (ModelList({}, (ModelRow("a", "hub"),)), []),
+    ):  # fmt: skip
+        assert bold(one) == dict.fromkeys(("view", "table", "markdown"), names), one.kind
+        page = render(one, "html")
+        full = view(one, True)
+        answers = [row for row in (*full.rows, *full.totals) if full.is_answer(row)]
+        assert page.count('<tr class="answer">') == len(answers) == len(names)
+    by_tensor = render(result, "table", wide=True, color=True).split("\n")
+    assert [line.split()[1] for line in by_tensor if line.startswith("\x1b[1m")] == [
+        "tensor", "both",
+    ]  # fmt: skip
+
+
+def test_rows_that_are_chosen_stay_bold(result):
+    graded = view(result, False)
+    some = replace(graded, answers=[graded.rows[2]])
+    for choice in (Choice(sort="coded_bytes"), Choice(layers=frozenset({2})), Choice(top=3)):
+        kept = chosen(some, choice)
+        assert [str(row["layer"]) for row in kept.rows if kept.is_answer(row)] == ["2"]
 
 
 def test_a_wrong_choice_loses_no_result(quick, cachegen, tmp_path):
@@ -76,19 +146,82 @@ def test_what_cannot_be_chosen(result, swept, cachegen):
     assert done.code == 2 and "--top is for tables" in done.err
 
 
-@pytest.mark.parametrize(
-    ("label", "places"),
-    [
-        (3, {3}),
-        ("0-2", {0, 1, 2}),
-        ("0-1, 5", {0, 1, 5}),
-        ("3/1", {3}),
-        ("4#0", {4}),
-        ("total", set()),
-    ],
-)
-def test_places(label, places):
-    assert places_of(label) == places
+SPREAD = (0, 2, 4, 8)  # entries of one row, which people read as "4 of 0-8"
+
+
+@pytest.fixture(scope="module")
+def by_entry(result, captured, scored, tmp_path_factory):
+    """A result of each kind whose rows are entries: one of several apart, then parts of 10, 11."""
+    keep = [{"layers": SPREAD}, {"layer": "10/1"}, {"layer": "10#2"}, {"layer": 11, "layers": ()}]
+
+    def moved(rows):
+        return tuple(
+            replace(row, **{"layers": (), **kept}) for row, kept in zip(rows, keep, strict=True)
+        )
+
+    measurement = replace(result.measurement, layers=moved(result.measurement.layers))
+    verified, graded = verify(captured), sensitivity(scored)
+    packed = pack(captured, tmp_path_factory.mktemp("packed") / "c.cgkv")
+    entry = CacheEntry(0, "KVCache", (1, 2, 9, 16), (1, 2, 9, 16), "F16", 9, 9, 9, 576, 576)
+    return [
+        replace(result, measurement=measurement),
+        replace(packed, measurement=measurement),
+        replace(verified, checks=moved(verified.checks)),
+        replace(graded, rows=moved(graded.rows[::2])),
+        Plan(
+            result.run, Target("kl_nats", 1), (4,), 4, 1, None, (), measurement, (), None
+        ),
+        PromptCacheFile(
+            "inspect", "c.safetensors", "C", 9, {}, 0,
+            tuple(replace(entry, entry=at) for at in (0, "10/1", "10#2", 11)),
+        ),
+        Calibration(
+            result.run, ProfileInfo("p", "", 1, "m", 1, 99),
+            tuple(
+                CalibratedUnit(at, "keys", 32, 8, 0.9, (1.0,))
+                for at in (SPREAD, ("10/1",), ("10#2",), (11,))
+            ),
+        ),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("format", ["table", "csv", "markdown"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_layers_are_chosen_by_number_whatever_they_are_called(by_entry, wide, format):
+    for one in by_entry:
+        if isinstance(one, Calibration) and not wide:
+            continue  # by default only of several layers
+        full = view(one, wide)
+        first = (
+            {0: {"0"}} if isinstance(one, PromptCacheFile) else {n: {"4 of 0-8"} for n in SPREAD}
+        )
+        for asked, expected in (first | {10: {"10/1", "10#2"}, 11: {"11"}}).items():
+            choice = Choice(layers=frozenset({asked}))
+            rows = chosen(full, choice).rows
+            assert {full.cells(row)[0] for row in rows} == expected
+            assert render(one, format, wide=wide, choice=choice)
+        with pytest.raises(UsageError, match="no layer 3 in this table") as wrong:
+            render(one, format, wide=wide, choice=Choice(layers=frozenset({3, 11})))
+        assert wrong.value.hint == "layers go from 0 to 11"
+
+
+def test_layers_are_sorted_by_number(result):
+    layers = result.measurement.layers
+    many = [replace(layers[0], layer=at, layers=()) for at in (2, 10, "9/1", 0, "9/0")]
+    changed = replace(result, measurement=replace(result.measurement, layers=tuple(many)))
+    for sort, expected in (
+        ("layer", ["10", "9/1", "9/0", "2", "0"]), ("-layer", ["0", "2", "9/0", "9/1", "10"]),
+    ):  # fmt: skip
+        found = chosen(view(changed, False), Choice(sort=sort))
+        assert [str(row["layer"]) for row in found.rows] == expected
+
+
+def test_counts_of_layers_are_no_layers():
+    listed = ModelList({}, (ModelRow("a", "hub", layers=4),))
+    with pytest.raises(UsageError, match="not layers"):
+        render(listed, "table", choice=Choice(layers=frozenset({4})))
+    with pytest.raises(UsageError, match="names no layers"):
+        layers_named("0-999999999999")
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,14 @@ from cachegen_cli.coding.counts import Counts, host_counts
 from cachegen_cli.coding.fits import Fit
 from cachegen_cli.coding.framing import HEADER_BYTES
 from cachegen_cli.coding.models import MODELS, Calibrated, Channel, Plain, Pooled, Shape
+from cachegen_cli.coding.ranges import SLACK_BITS, WORD
 from cachegen_cli.coding.statistics import Statistics, statistics
 from cachegen_cli.errors import UsageError
+
+FEW_TOKENS = 64  # that do not tell how long streams of more tokens get
+_HALF_WORD = 4 * WORD  # bits that a stream is rounded up by, give or take as many
+_BESIDE_BITS = SLACK_BITS + _HALF_WORD  # of a stream, however long it is
+_DEVIATIONS = 2  # that a fit may be off by
 
 Codes = npt.NDArray[np.uint8]
 Frequencies = npt.NDArray[np.int64]
@@ -32,7 +39,8 @@ class Choice:
         bits: code width.
         shape: (channels, tokens).
         tokens_to_pay: where plain packing won, tokens from which the best model's tables would
-            pay, if payload grew with the tokens and tables did not: an estimate.
+            pay, nearly always within a factor of 2; None where they never would or that cannot
+            be told.
     """
 
     fit: Fit
@@ -126,8 +134,19 @@ def _best(kinds: Sequence[Any], stats: Statistics, best: Fit | None) -> Fit | No
 
 
 def _tokens_to_pay(plain: Fit, best: Fit | None, tokens: int) -> int | None:
-    saved = plain.payload_bytes - best.payload_bytes if best else 0
-    return -(-tokens * best.table_bytes // saved) if best and saved > 0 else None
+    """Return the tokens from which tables would pay, if payload grew with the tokens alone.
+
+    A payload is (parameters) / (2 ln 2) bits too short, since its tables were fitted to it: twice
+    the logarithm's shortfall has a chi-squared distribution. None below `FEW_TOKENS`, and where
+    what is saved is not known within a half of it.
+    """
+    if best is None or tokens < FEW_TOKENS:
+        return None
+    fitted = best.parameters / (2 * log(2)), sqrt(2 * best.parameters) / (2 * log(2))
+    saved = 8 * (plain.payload_bytes - best.payload_bytes) + _BESIDE_BITS - fitted[0]
+    if saved < 2 * (_HALF_WORD + _DEVIATIONS * fitted[1]):
+        return None
+    return ceil(tokens * (8 * best.table_bytes + _BESIDE_BITS) / saved)
 
 
 def _total(fit: Fit) -> int:

@@ -24,6 +24,10 @@ class Fit(Protocol):
     table_bytes: int
     payload_bytes: int
 
+    @property
+    def parameters(self) -> int:
+        """Numbers that were fitted to the tensor."""
+
     def tables(self) -> bytes:
         """The tables as they stand in the stream, at most ``table_bytes`` long."""
 
@@ -50,6 +54,13 @@ class TableFit:
     def table_bytes(self) -> int:
         """Bytes of `tables`, or an upper bound."""
         return self.table_set.predicted_bytes
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that were fitted: of each table one less than the symbols that it has."""
+        rows = self.table_set.rows
+        tables = rows[1:] if len(rows) > 1 else rows  # the first predicts the others
+        return int(np.count_nonzero(tables) - np.count_nonzero(tables.any(axis=1)))
 
     def tables(self) -> bytes:
         """What `decode` needs beside the payload."""

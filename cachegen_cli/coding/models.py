@@ -133,6 +133,11 @@ class Shape:
         """Bytes of `tables`, or an upper bound."""
         return 2 * len(self.shape) + 1
 
+    @property
+    def parameters(self) -> int:
+        """Numbers that were fitted."""
+        return 2 * len(self.shape) + 1
+
     def tables(self) -> bytes:
         """What `decode` needs beside the payload."""
         channels = np.concatenate([self.shape, self.location]).astype(np.uint8)
@@ -171,6 +176,7 @@ class Plain:
     bits: int
     delta: bool = False
     table_bytes: int = 0
+    parameters: int = 0
 
     @classmethod
     def fit(cls, channels: int, tokens: int, bits: int) -> Plain:
@@ -211,6 +217,7 @@ class Calibrated:
     delta: bool = False
     low: int = 0
     table_bytes: int = 0
+    parameters: int = 0
 
     @classmethod
     def fit(cls, counts: Symbols, rows: Symbols) -> Calibrated | None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 WORD = 4  # bytes; a stream is a whole number of 32-bit words
-_SLACK_BITS = 64  # of the last words, and of probabilities rounded to 24 bits
+SLACK_BITS = 64  # of the last words, and of probabilities rounded to 24 bits
 # A range r is cut to a multiple of 2^24 for each symbol, which loses half of 2^24 / r of it. With
 # log2 r anywhere from 32 to 64 alike that is 1.3e-4 bits; measured are 1.1e-4.
 _LOST_BITS = 1.5e-4
@@ -54,4 +54,4 @@ def code_length(counts: Integers, frequencies: Integers) -> float:
 def stream_bytes(bits: float, n_symbols: float) -> int:
     """Upper bound of the bytes of a stream of so many bits of information and so many symbols."""
     bits += n_symbols * _LOST_BITS
-    return ceil((bits * (1 + 2e-6) + _SLACK_BITS) / 32) * WORD if bits else WORD
+    return ceil((bits * (1 + 2e-6) + SLACK_BITS) / 32) * WORD if bits else WORD

@@ -16,6 +16,7 @@ from cachegen_cli.options.outputs import ArtifactOptions, ReportOptions
 from cachegen_cli.options.settings import QuantizerOptions, WidthOptions
 from cachegen_cli.progress import Progress
 from cachegen_cli.results.files import PackedFile, PackedFiles
+from cachegen_cli.wording import counted
 
 PACK_EXAMPLES = """\b
 Examples:
@@ -120,7 +121,7 @@ def _do_all(
                 errors.append(error)
     report.deliver(PackedFiles(action, tuple(done)))
     if pending[1] and not report.quiet:
-        console.note(f"{pending[1]} files were done already; --force does them again")
+        console.note(f"done already: {counted(pending[1], 'file')}; --force does all again")
     for failure in errors:
         console.print_error(failure)
     if errors:

@@ -13,6 +13,7 @@ from cachegen_cli.errors import UsageError
 from cachegen_cli.options.flatten import takes_options
 from cachegen_cli.options.outputs import OutputOptions
 from cachegen_cli.options.typed import command_of
+from cachegen_cli.wording import counted
 
 REPORT_EXAMPLES = """\b
 Examples:
@@ -41,7 +42,9 @@ def report(
 
     results = [load_result(path) for path in files]
     if reference > len(results):
-        raise UsageError(f"there is no result {reference}", f"{len(results)} are named")
+        raise UsageError(
+            f"there is no result {reference}", f"named are {counted(len(results), 'result')}"
+        )
     if len(results) == 1:
         output.deliver(results[0])
         return

@@ -60,9 +60,10 @@ def render(
 
 def _table(shown: View, *, wide: bool, width: int, color: bool, fit: bool) -> str:
     lines, dropped = table_lines(shown, width, color=color, fit=fit, drop=not wide)
-    notes = list(shown.notes)
+    notes = [*shown.notes, *shown.legend(dropped)]
     if dropped:
-        notes.insert(0, f"Not shown in {width} columns: {', '.join(filter(None, dropped))}.")
+        left_out = ", ".join(column.header for column in dropped if column.header)
+        notes.insert(0, f"Not shown in {width} columns: {left_out}.")
     if shown.drawing and (wide or width >= _WIDE_TERMINAL):
         needed = max(map(text_width, shown.drawing))
         if needed <= width or not fit:
@@ -77,10 +78,12 @@ def _markdown(shown: View) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
     rule = [":--" if column.left else "--:" for column in shown.columns]
-    rows = [shown.cells(row) for row in shown.rows]
-    totals = [[f"**{cell}**" if cell else "" for cell in shown.cells(row)] for row in shown.totals]
-    table = [line([c.header for c in shown.columns]), line(rule), *map(line, rows + totals)]
-    notes = [text for note in shown.notes for text in ("", note)]
+    rows = [
+        [f"**{cell}**" if cell and shown.is_answer(row) else cell for cell in shown.cells(row)]
+        for row in (*shown.rows, *shown.totals)
+    ]
+    table = [line([c.header for c in shown.columns]), line(rule), *map(line, rows)]
+    notes = [text for note in (*shown.notes, *shown.legend()) for text in ("", note)]
     return "\n".join([shown.title, "", *table, *notes, ""])
 
 

@@ -10,12 +10,9 @@ from cachegen_cli.report.columns import (
     CODED,
     CODED_BARS,
     CODED_SAVING,
-    COUNTED,
-    COUNTED_CODED,
     ERROR,
     ESTIMATES,
     PARTS,
-    PARTS_COUNTED,
     RAW,
     by_layer,
     by_tensor,
@@ -46,14 +43,14 @@ def analysis_view(result: Analysis, wide: bool) -> View:
         *profile,
         *entries,
         *skipped_notes(result.run),
-        COUNTED,
     ]
     if wide:
         notes.insert(1, _container(measured))
-        notes += [*kv_bits_notes(measured), PARTS_COUNTED]
+        notes += kv_bits_notes(measured)
     if measured.quality:
         notes.insert(1, qualities.quality_sentence(measured.quality))
-        notes.append(qualities.DEFINED)
+    if measured.quality and not wide:
+        notes.append(" ".join(column.about for column in qualities.KL))
     if measured.quality and wide:
         columns += qualities.ALL
         rows = [qualities.BLANK | row for row in rows]
@@ -61,7 +58,8 @@ def analysis_view(result: Analysis, wide: bool) -> View:
             *(qualities.BLANK | row for row in totals[:-1]),
             totals[-1] | measured.quality.to_json(),
         ]
-    return View(title_of(result.run, measured.settings), columns, rows, totals, notes)
+    title = title_of(result.run, measured.settings)
+    return View(title, columns, rows, totals, notes, answers=totals[-1:])
 
 
 def sweep_view(result: Sweep, wide: bool) -> View:
@@ -101,7 +99,6 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         row.totals.coded_saving for row in result.rows if row.totals.coded_saving is not None
     ]
     raw = si_bytes(result.rows[0].totals.raw_bytes)
-    counted = COUNTED + " rms error: relative to the 16-bit values."
     profile = profile_notes(result.rows[0].settings)
     spread = [
         f"{row.settings.label}: {note[0].lower()}{note[1:]}"
@@ -112,10 +109,7 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         *spread,
         *profile,
         *skipped_notes(result.run),
-        counted if wide or not has_quality else COUNTED_CODED,
     ]
-    if has_quality:
-        notes.append(f"{qualities.DEFINED} *: no other row has both fewer bytes and less KL.")
     if savings:
         notes.insert(
             0,
@@ -128,6 +122,7 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         rows,
         notes=notes,
         drawing=_plot(result) if has_quality else (),
+        answers=[row for row in rows if row["pareto_optimal"]],
     )
 
 
@@ -142,7 +137,10 @@ def _width(bits: int | None) -> str:
 
 
 def _quality_columns(wide: bool) -> tuple[Column, ...]:
-    best = Column("pareto_optimal", "", lambda optimal: "*" if optimal else "", left=True)
+    best = Column(
+        "pareto_optimal", "", lambda optimal: "*" if optimal else "", left=True,
+        about="*: no other row has both fewer bytes and less KL.",
+    )  # fmt: skip
     figures = qualities.ALL if wide else (*qualities.KL, qualities.PERPLEXITY_DIFFERENCE)
     return (*figures, best)
 
@@ -150,9 +148,9 @@ def _quality_columns(wide: bool) -> tuple[Column, ...]:
 def _plot(result: Sweep) -> list[str]:
     """KL against bits an element, Pareto-optimal settings on top."""
     points = [
-        (optimal, Point(row.totals.coded_bits_per_element or 0.0, row.quality.kl_nats, mark))
+        (optimal, Point(rate, row.quality.kl_nats, mark))
         for row, optimal in zip(result.rows, result.pareto, strict=True)
-        if row.quality
+        if row.quality and (rate := row.totals.coded_bits_per_element) is not None
         for mark in (("P" if row.settings.plan else str(row.settings.key_bits)) if optimal else "·")
     ]
     return scatter(
@@ -160,6 +158,12 @@ def _plot(result: Sweep) -> list[str]:
         "coded bits an element",
         "KL in nats. Digits: widths of Pareto-optimal settings, P: a plan, ·: the rest",
     )
+
+
+_THOUSANDS = (
+    "k = 1,024 tokens, also beyond the context that a model was made for. A sliding window stops "
+    "growing when it is full."
+)
 
 
 def models_view(result: ModelList, wide: bool) -> View:
@@ -172,9 +176,9 @@ def models_view(result: ModelList, wide: bool) -> View:
         Column("head_dim", "dim", whole),
         Column("context", "context", whole),
         Column("bytes_per_token", "a token", si_bytes),
-        Column("bytes_8k", "8k", si_bytes),
-        Column("bytes_32k", "32k", si_bytes),
-        Column("bytes_128k", "128k", si_bytes),
+        Column("bytes_8k", "8k", si_bytes, about=_THOUSANDS),
+        Column("bytes_32k", "32k", si_bytes, about=_THOUSANDS),
+        Column("bytes_128k", "128k", si_bytes, about=_THOUSANDS),
         *((Column("problem", "problem", left=True),) if wide else ()),
     )
     notes = [f"{m.id}: {m.problem}." for m in result.models if m.problem and not wide]
@@ -184,11 +188,7 @@ def models_view(result: ModelList, wide: bool) -> View:
         "The models on this machine and their KV caches in 16 bits",
         columns,
         [vars(m) for m in result.models],
-        notes=[
-            *notes,
-            "k = 1,024 tokens, also beyond the context that a model was made for. A sliding window "
-            "stops growing when it is full.",
-        ],
+        notes=notes,
     )
 
 

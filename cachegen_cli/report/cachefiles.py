@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from cachegen_cli.report.columns import held_tokens
 from cachegen_cli.report.table import Column, View
 from cachegen_cli.report.units import si_bytes, whole
 from cachegen_cli.results.cachefile import PromptCacheFile
+from cachegen_cli.results.spans import Places
+from cachegen_cli.wording import counted
 
 _LAYOUTS = {
     "A": "of mlx-lm before 0.19.1",
@@ -41,6 +44,7 @@ def cache_file_view(result: PromptCacheFile, wide: bool) -> View:
     rows: list[dict[str, Any]] = [
         vars(entry)
         | {
+            "entry": Places((entry.entry,)),
             "heads": entry.keys[1] if entry.keys else None,
             "key_dim": entry.keys[3] if entry.keys else None,
             "value_dim": entry.values[3] if entry.values else None,
@@ -51,8 +55,8 @@ def cache_file_view(result: PromptCacheFile, wide: bool) -> View:
     notes = [
         f"{result.file}: {si_bytes(result.file_bytes)}, layout {result.layout}, "
         f"{_versions(result)}; tokens' rows and states take {si_bytes(result.valid_bytes)} "
-        f"of {si_bytes(result.allocated_bytes)}. {result.prompt_tokens or 'No'} token ids in it.",
+        f"of {si_bytes(result.allocated_bytes)}. {held_tokens(result.prompt_tokens)}",
         *([f"Metadata: {metadata}."] if metadata else []),
     ]
-    n = len(result.entries)
-    return View(f"Prompt cache of {n} entr{'ies' if n != 1 else 'y'}", columns, rows, notes=notes)
+    title = f"Prompt cache of {counted(len(result.entries), 'entry')}"
+    return View(title, columns, rows, notes=notes)

@@ -9,7 +9,13 @@ from cachegen_cli.report.table import Column, View
 from cachegen_cli.report.units import percent, si_bytes
 from cachegen_cli.results.profile import Calibration
 from cachegen_cli.results.settings import Settings
-from cachegen_cli.results.spans import spans
+from cachegen_cli.results.spans import Places
+from cachegen_cli.wording import counted
+
+_WEIGHTS = (
+    "weights: how many times finer than others layers are coded, by their share in the KL; 1 where "
+    "that was not measured."
+)
 
 
 def calibration_view(result: Calibration, wide: bool) -> View:
@@ -19,15 +25,21 @@ def calibration_view(result: Calibration, wide: bool) -> View:
         Column("tensor", "tensor", left=True, names=True),
         Column("channels", "channels"),
         Column("components", "components"),
-        Column("energy", "energy", percent),
-        Column("weight_least", "weights from", _weight),
-        Column("weight_most", "to", _weight),
+        Column(
+            "energy",
+            "energy",
+            percent,
+            about="energy: share of the texts' variance that the components hold, layers scaled "
+            "alike.",
+        ),
+        Column("weight_least", "weights from", _weight, about=_WEIGHTS),
+        Column("weight_most", "to", _weight, about=_WEIGHTS),
     )
     widest = max(len(unit.layers) for unit in result.units)
     shown = [unit for unit in result.units if wide or widest == 1 or len(unit.layers) > 1]
     rows = [
         {
-            "layers": spans(unit.layers),
+            "layers": Places(unit.layers),
             "tensor": unit.tensor,
             "channels": unit.channels,
             "components": unit.components,
@@ -40,12 +52,9 @@ def calibration_view(result: Calibration, wide: bool) -> View:
     least = min(unit.energy for unit in shown)
     profile, fewest = result.profile, min(unit.channels for unit in shown)
     notes = [
-        f"Profile {profile.file}: {si_bytes(profile.profile_bytes)}, from {profile.tokens:,} "
-        f"tokens of {profile.texts:,} text{'s' if profile.texts != 1 else ''}. It is kept once for "
-        f"{profile.model}; no size of a scheme that uses it counts it.",
-        "energy: share of the texts' variance that the components hold, layers scaled alike. "
-        "weights: how many times finer than others layers are coded, by their share in the KL; 1 "
-        "where that was not measured.",
+        f"Profile {profile.file}: {si_bytes(profile.profile_bytes)}, from "
+        f"{counted(profile.tokens, 'token')} of {counted(profile.texts, 'text')}. It is kept once "
+        f"for {profile.model}; no size of a scheme that uses it counts it.",
         f"What the components do not hold is lost at any step: {percent(1 - least)} of these "
         "texts' variance at most, more of others. So transform has a floor, a KL that no step "
         "comes below; cachegen compare --profile measures it on a text.",
@@ -53,8 +62,8 @@ def calibration_view(result: Calibration, wide: bool) -> View:
     if profile.tokens < 2 * fewest:
         notes.insert(
             1,
-            f"{profile.tokens:,} tokens are few for bases of {fewest:,} channels: take several "
-            "times as many.",
+            f"{counted(profile.tokens, 'token')} for bases of {counted(fewest, 'channel')}: take "
+            "several times as many.",
         )
     return View(
         title_of(result.run, Settings(0, 0), grid=True),

@@ -10,8 +10,8 @@ from typing import Any
 from cachegen_cli.errors import UsageError
 from cachegen_cli.output import WHOLE
 from cachegen_cli.report.table import Column, Row, View
-
-_PLACES = ("layer", "layers", "entry")  # keys whose cells name cache entries
+from cachegen_cli.results.spans import Places
+from cachegen_cli.wording import counted
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ def chosen(shown: View, choice: Choice) -> View:
     if choice.sort:
         rows = _sorted(shown, choice.sort, rows)
     rows = rows[: choice.top]
-    said = f"{len(rows)} of {len(shown.rows)} rows are shown"
+    are = "is" if len(rows) == 1 else "are"
+    said = f"{len(rows)} of {counted(len(shown.rows), 'row')} {are} shown"
     said += (
         "; the foot is over all of them." if shown.totals and len(rows) < len(shown.rows) else "."
     )
@@ -63,17 +64,22 @@ def chosen(shown: View, choice: Choice) -> View:
 
 
 def _of_layers(shown: View, layers: frozenset[int]) -> list[Row]:
-    keys = [column.key for column in shown.columns if column.key in _PLACES]
-    if not keys:
+    numbers = [_numbers_of(shown, row) for row in shown.rows]
+    known = set().union(*numbers)
+    if not known:
         raise UsageError("the rows of this table are not layers", "drop --layers")
-    found = [row for row in shown.rows if layers & places_of(row[keys[0]])]
-    missing = layers - {place for row in shown.rows for place in places_of(row[keys[0]])}
-    if missing:
+    if missing := layers - known:
         raise UsageError(
             f"there is no layer {min(missing)} in this table",
-            f"layers go from 0 to {max(p for row in shown.rows for p in places_of(row[keys[0]]))}",
+            f"layers go from {min(known)} to {max(known)}",
         )
-    return found
+    return [row for row, own in zip(shown.rows, numbers, strict=True) if layers & own]
+
+
+def _numbers_of(shown: View, row: Row) -> set[int]:
+    """Return the indices of the cache entries that a row is about."""
+    cells = (row[column.key] for column in shown.columns)
+    return {number for cell in cells if isinstance(cell, Places) for number in cell.numbers}
 
 
 def layers_named(text: str) -> frozenset[int]:
@@ -82,23 +88,18 @@ def layers_named(text: str) -> frozenset[int]:
     Raises:
         UsageError: it is no such list.
     """
-    if not re.fullmatch(r"\s*\d+(-\d+)?\s*(,\s*\d+(-\d+)?\s*)*", text):
-        raise UsageError(f"'{text}' names no layers", "write numbers and ranges: --layers 0-5,20")
-    found = frozenset(places_of(text))
-    for first, last in re.findall(r"(\d+)-(\d+)", text):
-        if int(first) > int(last):
+    numbers: set[int] = set()
+    for part in text.split(","):
+        matched = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if not matched:
+            raise UsageError(
+                f"'{text}' names no layers", "write numbers and ranges: --layers 0-5,20"
+            )
+        first, last = int(matched[1]), int(matched[2] or matched[1])
+        if first > last:
             raise UsageError(f"'{first}-{last}' runs backwards", f"write {last}-{first}")
-    return found
-
-
-def places_of(label: Any) -> set[int]:
-    """Cache entries that a label names: 3, "3", "0-29", "0-2, 5" or "3/1"."""
-    found: set[int] = set()
-    for part in str(label).split(","):
-        if matched := re.match(r"\s*(\d+)(?:-(\d+))?", part):
-            first = int(matched[1])
-            found |= set(range(first, int(matched[2] or first) + 1))
-    return found
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)
 
 
 def _sorted(shown: View, sort: str, rows: Sequence[Row]) -> list[Row]:
@@ -107,10 +108,15 @@ def _sorted(shown: View, sort: str, rows: Sequence[Row]) -> list[Row]:
     rest = [row for row in rows if row[column.key] is None]
     largest_first = not sort.startswith("-")
     try:
-        ordered = sorted(known, key=lambda row: row[column.key], reverse=largest_first)
-    except TypeError:  # places such as 3 and "3/1" side by side, or lists
+        ordered = sorted(known, key=lambda row: _order(row[column.key]), reverse=largest_first)
+    except TypeError:  # a number in one row, a list in another
         ordered = sorted(known, key=lambda row: str(row[column.key]), reverse=largest_first)
     return ordered + rest
+
+
+def _order(value: Any) -> Any:
+    """Return what a cell is sorted by: places by their numbers, then parts of an entry by name."""
+    return (value.numbers, [*map(str, value.entries)]) if isinstance(value, Places) else value
 
 
 def _column(columns: Sequence[Column], name: str) -> Column:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cachegen_cli.report.bars import NO_BARS, with_bars
 from cachegen_cli.report.entries import named_tensors, place_header
 from cachegen_cli.report.table import Column, Row
@@ -13,6 +11,8 @@ from cachegen_cli.results.profile import ProfileInfo
 from cachegen_cli.results.run import Run
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.sizes import Bytes
+from cachegen_cli.results.spans import Places
+from cachegen_cli.wording import counted
 
 
 def yes_no(value: bool | None) -> str:
@@ -20,10 +20,23 @@ def yes_no(value: bool | None) -> str:
     return "" if value is None else "yes" if value else "no"
 
 
-RAW = Column("raw_bytes", "16-bit", si_bytes)
-FIXED = Column("fixed_bytes", "fixed", si_bytes)
-CODED = Column("coded_bytes", "coded", si_bytes)
-CODED_SAVING = Column("coded_saving", "saving", percent)
+RAW = Column("raw_bytes", "16-bit", si_bytes, about="16-bit: 2 bytes an element.")
+FIXED = Column("fixed_bytes", "fixed", si_bytes, about="fixed: codes at their width + parameters.")
+ENTROPY = Column(
+    "entropy_bytes", "entropy", si_bytes,
+    about="entropy: Shannon estimate of the codes without probability tables + parameters.",
+)  # fmt: skip
+ENTROPY_SAVING = Column(
+    "entropy_saving", "saving", percent, about="saving: what that takes off the fixed width."
+)
+CODED = Column(
+    "coded_bytes", "coded", si_bytes,
+    about="coded: what a file holds, payload + tables + parameters + headers.",
+)  # fmt: skip
+CODED_SAVING = Column(
+    "coded_saving", "saving", percent,
+    about="saving: what coding takes off the fixed width.",
+)  # fmt: skip
 CODED_BARS = (
     CODED,
     Column("coded_bar", "share", left=True, drawn=True),
@@ -33,8 +46,8 @@ CODED_BARS = (
 BYTES = (
     RAW,
     FIXED,
-    Column("entropy_bytes", "entropy", si_bytes),
-    Column("entropy_saving", "saving", percent),
+    ENTROPY,
+    ENTROPY_SAVING,
     CODED,
     CODED_SAVING,
 )
@@ -46,28 +59,22 @@ PARTS = (
     Column("kept_bytes", "kept", si_bytes),
     Column("shipped_bytes", "shipped", si_bytes),
 )
-ESTIMATES = (
-    Column("raw_channel_bytes", "raw/chan", si_bytes),
-    Column("raw_pooled_bytes", "raw/pool", si_bytes),
-    Column("delta_channel_bytes", "delta/chan", si_bytes),
-    Column("delta_pooled_bytes", "delta/pool", si_bytes),
-)
-BITS_PER_ELEMENT = Column("coded_bits_per_element", "bits/el", bits)
-ERROR = Column("relative_rms_error", "rms error", error)
-COUNTED = (
-    "16-bit: 2 bytes an element. fixed: codes at their width + parameters. entropy: Shannon "
-    "estimate of the codes without probability tables + parameters. coded: what a file holds, "
-    "payload + tables + parameters + headers. saving: 1 - entropy/fixed and 1 - coded/fixed. "
-    "bits/el: coded bytes an element, in bits."
-)
-COUNTED_CODED = (
-    "coded: what a file holds, payload + tables + parameters + headers. saving: 1 - coded/fixed, "
-    "the codes at their width + parameters. bits/el: coded bytes an element, in bits."
-)
-PARTS_COUNTED = (
+_ESTIMATES = (
     "raw or delta, chan or pool: estimate of the codes or of their token deltas, with one "
-    "distribution a head and channel or one a head. model: what codes the tensor in the fewest "
-    "bytes, +d on token deltas. rms error: relative to the 16-bit values."
+    "distribution a head and channel or one a head."
+)
+ESTIMATES = (
+    Column("raw_channel_bytes", "raw/chan", si_bytes, about=_ESTIMATES),
+    Column("raw_pooled_bytes", "raw/pool", si_bytes, about=_ESTIMATES),
+    Column("delta_channel_bytes", "delta/chan", si_bytes, about=_ESTIMATES),
+    Column("delta_pooled_bytes", "delta/pool", si_bytes, about=_ESTIMATES),
+)
+BITS_PER_ELEMENT = Column(
+    "coded_bits_per_element", "bits/el", bits, about="bits/el: coded bytes an element, in bits."
+)
+_BOTH = "K bits/el, V bits/el: coded bytes an element of the keys and of the values, in bits."
+ERROR = Column(
+    "relative_rms_error", "rms error", error, about="rms error: relative to the 16-bit values."
 )
 
 
@@ -78,18 +85,18 @@ def by_layer(
     columns = [
         Column("layer", place_header(measured, run), names=True),
         *BYTES,
-        Column("key_bits_per_element", "K bits/el", bits),
-        Column("value_bits_per_element", "V bits/el", bits),
+        Column("key_bits_per_element", "K bits/el", bits, about=_BOTH),
+        Column("value_bits_per_element", "V bits/el", bits, about=_BOTH),
     ]
 
-    def row(label: Any, both: Bytes, keys: Bytes, values: Bytes) -> Row:
+    def row(layer: Places | str, both: Bytes, keys: Bytes, values: Bytes) -> Row:
         return both.to_json() | {
-            "layer": label,
+            "layer": layer,
             "key_bits_per_element": keys.coded_bits_per_element,
             "value_bits_per_element": values.coded_bits_per_element,
         }
 
-    rows = [row(la.label, la.total, la.keys, la.values) for la in measured.layers]
+    rows = [row(la.places, la.total, la.keys, la.values) for la in measured.layers]
     return columns, rows, [row("total", measured.totals, measured.keys, measured.values)]
 
 
@@ -109,12 +116,17 @@ def by_tensor(
         FIXED,
         *ESTIMATES,
         Column("delta", "delta", yes_no),
-        Column("entropy_bytes", "entropy", si_bytes),
-        Column("entropy_saving", "saving", percent),
+        ENTROPY,
+        ENTROPY_SAVING,
         *PARTS,
         Column("kv_bits", "--kv-bits", _first_word, left=True),
-        Column("symbol_model", "model", left=True),
-        Column("coded_delta", "+d", yes_no),
+        Column(
+            "symbol_model",
+            "model",
+            left=True,
+            about="model: what codes the tensor in the fewest bytes.",
+        ),
+        Column("coded_delta", "+d", yes_no, about="+d: whether it codes token deltas."),
         *CODED_BARS,
         BITS_PER_ELEMENT,
         ERROR,
@@ -122,7 +134,7 @@ def by_tensor(
     rows = [
         tensor.to_json()
         | {
-            "layer": la.label,
+            "layer": la.places,
             "tensor": name,
             "cache": la.cache,
             "tokens": la.tokens,
@@ -151,15 +163,15 @@ def _first_word(text: str | None) -> str:
 def title_of(run: Run, settings: Settings, grid: bool = False) -> str:
     """Model, prompt and settings; without the widths where rows have their own."""
     model, prompt = run.model, run.prompt
-    if model.source == "file":
-        layers = f"{model.layers} entr" + ("ies" if model.layers != 1 else "y")
-    else:
-        layers = f"{model.layers} layer" + ("s" if model.layers != 1 else "")
-    shape = f"{layers} x {whole(model.kv_heads)} KV heads x {whole(model.head_dim)}"
-    read_on = f" + {prompt.continuation_tokens}" if prompt.continuation_tokens else ""
+    layers = counted(model.layers, "entry" if model.source == "file" else "layer")
+    heads = "KV head" if model.kv_heads == 1 else "KV heads"
+    shape = f"{layers} x {whole(model.kv_heads)} {heads} x {whole(model.head_dim)}"
+    tokens = counted(prompt.tokens, "token")
+    if prompt.continuation_tokens:
+        tokens = f"{prompt.tokens:,} + {counted(prompt.continuation_tokens, 'token')}"
     parts = [
         f"{model.id} ({model.source}, {model.dtype})",
-        f"{prompt.tokens}{read_on} tokens ({prompt.source})",
+        f"{tokens} ({prompt.source})",
         shape,
     ]
     return ", ".join([*parts, *_settings_parts(settings, grid)])
@@ -181,7 +193,7 @@ def _settings_parts(settings: Settings, grid: bool = False) -> list[str]:
     if settings.schedule == "depth":
         parts.append("fewer bits in deeper layers")
     if settings.keep_first or settings.keep_last:
-        parts.append(f"first {settings.keep_first} and last {settings.keep_last} tokens kept")
+        parts.append(f"tokens kept: first {settings.keep_first}, last {settings.keep_last}")
     return parts
 
 
@@ -202,9 +214,14 @@ def profile_sentence(info: ProfileInfo) -> str:
     """Where a profile is, what it was made from, and that its bytes are counted nowhere."""
     return (
         f"Profile {info.file}: {si_bytes(info.profile_bytes)}, kept once for the model and in no "
-        f"size here; calibrated on {info.tokens:,} tokens of {info.texts:,} text"
-        + ("s." if info.texts != 1 else ".")
+        f"size here; calibrated on {counted(info.tokens, 'token')} of "
+        f"{counted(info.texts, 'text')}."
     )
+
+
+def held_tokens(n: int) -> str:
+    """Return how many token ids a file holds, as a sentence."""
+    return f"{counted(n, 'token id') if n else 'No token ids'} in it."
 
 
 def skipped_notes(run: Run) -> list[str]:

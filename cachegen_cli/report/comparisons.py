@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from cachegen_cli.report.columns import CODED, profile_sentence, skipped_notes, title_of
+from cachegen_cli.report.columns import (
+    BITS_PER_ELEMENT,
+    CODED,
+    profile_sentence,
+    skipped_notes,
+    title_of,
+)
 from cachegen_cli.report.plot import Point, scatter
-from cachegen_cli.report.qualities import ALL, DEFINED, KL
+from cachegen_cli.report.qualities import ALL, KL, MARGIN
 from cachegen_cli.report.table import Column, Row, View
 from cachegen_cli.report.units import bits, error, percent, plus_minus, rough, times
 from cachegen_cli.results.candidates import Candidate
@@ -18,37 +24,51 @@ from cachegen_cli.results.comparison import (
 )
 from cachegen_cli.results.quality import margin
 from cachegen_cli.results.settings import Settings
+from cachegen_cli.wording import counted
+
+_TO_GROUP = "xgroup: than the seed's groups at the target."
 
 
 def comparison_view(result: Comparison, wide: bool) -> View:
     """Show a row a scheme at the target; at the foot every setting that was measured."""
+    where = _where(result)
     columns = (
         Column("setting", "nearest setting", left=True, folds=True, names=True),
         *((Column("scheme", "scheme", left=True), CODED) if wide else ()),
-        Column("coded_bits_per_element", "bits/el", bits),
+        BITS_PER_ELEMENT,
         *(ALL if wide else KL[:1]),
-        Column("at_target", "at target", error if result.at_bits else bits),
-        Column("margin", "±", rough),
+        Column(
+            "at_target", "at target", error if result.at_bits else bits,
+            about=f"at target: the {'KL' if result.at_bits else 'bits an element'} read off at "
+            f"exactly {where} from the settings near it, straight in bits against log KL.",
+        ),
+        Column(
+            "margin", "±", rough, about=MARGIN
+        ),
         *((Column("low", "low", error), Column("high", "high", error)) if wide else ()),
-        Column("ratio_to_raw", "x16-bit", times),
-        Column("ratio_to_mlx", "xmlx4", times),
-        *((Column("ratio_to_group", "xgroup", times),) if wide else ()),
+        Column(
+            "ratio_to_raw", "x16-bit", times, about="x16-bit: how many times smaller than 16 bits."
+        ),
+        Column(
+            "ratio_to_mlx", "xmlx4", times,
+            about="xmlx4: than mlx-lm's 4-bit cache as it is stored.",
+        ),
+        *((Column("ratio_to_group", "xgroup", times, about=_TO_GROUP),) if wide else ()),
         *((Column("read_from", "read off from", left=True),) if wide else ()),
-    )
+    )  # fmt: skip
     blank: Row = dict.fromkeys(column.key for column in columns)
     rows = [blank | _standing_row(result, one) for one in result.standings]
     points = [blank | _point_row(point) for point in result.points]
-    where = _where(result)
     notes = [
         _winner(result, where),
         *_target(result),
         *_by_itself(result),
-        _read(result, where),
+        "Above, by scheme: the measured setting nearest to the target, with its own figures. "
+        "Below: every setting that was measured.",
         *_far(result, where),
         *(f"{one.scheme} does not meet {where}: {one.reason}." for one in result.out_of_reach),
         *(_floor(one) for one in result.floors),
         *_profiles(result),
-        DEFINED,
         *skipped_notes(result.run),
     ]
     marks = "abcdefghij"
@@ -62,7 +82,9 @@ def comparison_view(result: Comparison, wide: bool) -> View:
         "coded bits an element",
         "KL in nats. " + ", ".join(f"{marks[i]}: {n}" for i, n in enumerate(result.schemes)),
     )
-    return View(title_of(result.run, Settings(), grid=True), columns, rows, points, notes, drawing)
+    title = title_of(result.run, Settings(), grid=True)
+    answers = rows[:1] if result.winner else rows
+    return View(title, columns, rows, points, notes, drawing, answers)
 
 
 def _where(result: Comparison) -> str:
@@ -82,21 +104,6 @@ def _target(result: Comparison) -> list[str]:
         f"{plus_minus(point.quality.kl_nats, point.quality.kl_nats_margin)}; both change together "
         "in the intervals."
     ]
-
-
-def _read(result: Comparison, where: str) -> str:
-    """Define the rows."""
-    at_target = (
-        f"the KL read off at exactly {where} (± half of the 95 % interval)"
-        if result.at_bits
-        else f"the bits an element read off at exactly {where} (± half of the 95 % interval)"
-    )
-    return (
-        "Above, by scheme: the measured setting nearest to the target, with its own bits and KL, "
-        f"and {at_target} from the settings near it, straight in bits against log KL. x16-bit, "
-        "xmlx4: how many times smaller than 16 bits and than mlx-lm's 4-bit cache as it is stored. "
-        "Below: every setting that was measured."
-    )
 
 
 def _by_itself(result: Comparison) -> list[str]:
@@ -144,7 +151,7 @@ def _profiles(result: Comparison) -> list[str]:
     pays = [
         f"{one.scheme} never pays for it here"
         if tokens is None
-        else f"{one.scheme} pays for it from {tokens:,} tokens on"
+        else f"{one.scheme} pays for it from {counted(tokens, 'token')} on"
         for one in result.standings
         if result.profile_of(one)
         for tokens in [result.profile_pays_tokens(one)]

@@ -14,9 +14,11 @@ from cachegen_cli.report.units import number, signed, times
 from cachegen_cli.report.views import view
 from cachegen_cli.results.differences import Difference, Differences
 from cachegen_cli.results.schema import Result
+from cachegen_cli.wording import counted
 
 _MAIN = ("coded_bytes", "kl_nats", "actual_bytes", "valid_bytes", "bytes_per_token", "measured")
 _SETTINGS = ("model", "prompt", "settings", "tool")
+_TEXT, _PROFILE = "prompt.sha256", "settings.profile.sha256"
 
 
 def differences(results: Sequence[Result], names: Sequence[str], reference: int) -> Differences:
@@ -67,9 +69,8 @@ def _figures(shown: View) -> Iterator[tuple[tuple[str, str, bool], Any]]:
 
 
 def _named(column: Column, value: Any) -> str:
-    if value is None or (isinstance(value, str) and not value.isdigit()):
-        return value or ""
-    return f"{column.header} {column.show(value)}"
+    shown = "" if value is None else column.show(value)
+    return shown if isinstance(value, str | None) else f"{column.header} {shown}"
 
 
 def _differing(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:
@@ -80,7 +81,10 @@ def _differing(results: Sequence[Result]) -> dict[str, tuple[Any, ...]]:
         flat.append(dict(_leaves({key: data[key] for key in _SETTINGS if key in data})))
     keys = dict.fromkeys(key for one in flat for key in one)
     values = {key: tuple(one.get(key) for one in flat) for key in keys}
-    return {key: some for key, some in values.items() if any(v != some[0] for v in some)}
+    differing = {key: some for key, some in values.items() if any(v != some[0] for v in some)}
+    if not all(hashes := values.get(_TEXT, ())):  # a text that is not known is like no other
+        differing[_TEXT] = tuple(value or None for value in hashes)
+    return differing
 
 
 def _leaves(data: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -109,20 +113,26 @@ def differences_view(result: Differences, wide: bool) -> View:
         if place != result.reference:
             of = f" {letter(place)}" if many else ""
             if wide or not many:
-                columns.append(Column(f"difference_{place + 1}", f"differs{of}", _signed))
-            columns.append(Column(f"ratio_{place + 1}", f"ratio{of}", times))
+                less = f"differs: from {letter(result.reference)}."
+                columns.append(
+                    Column(f"difference_{place + 1}", f"differs{of}", _signed, about=less)
+                )
+            ratio = f"ratio: to {letter(result.reference)}."
+            columns.append(Column(f"ratio_{place + 1}", f"ratio{of}", times, about=ratio))
     notes = [
-        "; ".join(f"{letter(place)}: {name}" for place, name in enumerate(result.sources))
-        + f". Differences are from {letter(result.reference)}, ratios to it."
+        "; ".join(f"{letter(place)}: {name}" for place, name in enumerate(result.sources)) + ".",
+        _settings_note(result),
     ]
-    notes += [_settings_note(result)]
     if all(None in row.values for row in result.rows):
         notes.append("No row is in all of them, so there is nothing to compare.")
     if len(shown) < len(result.rows):
-        notes.append(f"{len(result.rows) - len(shown)} more figures with --wide.")
+        notes.append(f"{counted(len(result.rows) - len(shown), 'more figure')} with --wide.")
+    rows = [_row(row, result.reference) for row in shown]
     return View(
-        f"{len(result.sources)} results of {result.compared}", columns,
-        [_row(row, result.reference) for row in shown], notes=notes,
+        f"{len(result.sources)} results of {result.compared}", columns, rows, notes=notes,
+        answers=[
+            row for row, of in zip(rows, shown, strict=True) if of.foot and of.figure == main
+        ],
     )  # fmt: skip
 
 
@@ -143,16 +153,22 @@ def _row(row: Difference, reference: int) -> Row:
 
 
 def _settings_note(result: Differences) -> str:
-    if not result.settings:
-        return "Model, prompt, settings and versions are the same."
     parts = [
         f"{key} {' / '.join('-' if v is None else str(v) for v in values)}"
         for key, values in result.settings.items()
-        if not key.endswith("sha256")
+        if key not in (_TEXT, _PROFILE)
     ]
-    if any(key.endswith("sha256") for key in result.settings):
-        parts.append("the text itself")
-    return f"Not the same: {'; '.join(parts)}."
+    hashes = {key: result.settings.get(key, (None,)) for key in (_TEXT, _PROFILE)}
+    parts += ["the text itself"] if all(hashes[_TEXT]) else []
+    parts += ["the profile itself"] if all(hashes[_PROFILE]) else []
+    said = (
+        f"Not the same: {'; '.join(parts)}."
+        if parts
+        else "Nothing that the results tell of model, prompt, settings and versions differs."
+    )
+    if None in result.settings.get(_TEXT, ()):
+        said += " Whether the text itself is the same is not known."
+    return said
 
 
 def letter(place: int) -> str:

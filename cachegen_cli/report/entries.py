@@ -14,7 +14,7 @@ from cachegen_cli.results.spans import spans
 
 def place_header(measured: Measurement, run: Run | None) -> str:
     """ "layer" where entries and layers are the same, else "entry"."""
-    places = [place for row in measured.layers for place in row.layers or (row.layer,)]
+    places = [place for row in measured.layers for place in row.places.entries]
     held = len(places) + len(run.skipped) if run else len(places)
     alike = run is None or held == run.model.layers
     alike = alike and (run is None or run.model.source != "file")
@@ -110,7 +110,7 @@ def _by_text(pairs: Iterable[tuple[str, LayerResult]]) -> dict[str, list[LayerRe
 
 
 def _named(rows: Sequence[LayerResult]) -> str:
-    places = [place for row in rows for place in row.layers or (row.layer,)]
+    places = [place for row in rows for place in row.places.entries]
     many = len(places) > 1
     if all(isinstance(place, int) for place in places):
         return f"Entr{'ies' if many else 'y'} {spans(places)}"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from cachegen_cli.report.columns import (
-    COUNTED,
-    PARTS_COUNTED,
+    CODED,
+    CODED_SAVING,
+    FIXED,
+    RAW,
     by_layer,
     by_tensor,
+    held_tokens,
     profile_notes,
     settings_of,
     skipped_notes,
     title_of,
 )
 from cachegen_cli.report.table import Column, View
-from cachegen_cli.report.units import percent, si_bytes
+from cachegen_cli.report.units import si_bytes
 from cachegen_cli.results.files import PackedFile, PackedFiles, Verification
+from cachegen_cli.wording import counted
 
 
 def file_view(result: PackedFile, wide: bool) -> View:
@@ -27,34 +31,32 @@ def file_view(result: PackedFile, wide: bool) -> View:
         f"{result.file}: {si_bytes(result.container_bytes)}, of which the header takes "
         f"{si_bytes(result.container_header_bytes)}; 16-bit {si_bytes(both.raw_bytes)}, "
         f"{both.raw_bytes / result.container_bytes:.2f} times as much. "
-        f"{result.prompt_tokens or 'No'} token ids in it.",
+        f"{held_tokens(result.prompt_tokens)}",
         f"Written by cachegen {result.tool.get('version')} with constriction "
         f"{result.tool.get('coder')}" + (f"; {metadata}." if metadata else "."),
         *profile_notes(measured.settings),
         *(f"When it was packed: {notice.message}." for notice in result.warnings),
-        COUNTED,
     ]
-    if wide:
-        notes.append(PARTS_COUNTED)
-    return View(settings_of(measured.settings), columns, rows, totals, notes)
+    title = settings_of(measured.settings)
+    return View(title, columns, rows, totals, notes, answers=totals[-1:])
 
 
 def files_view(result: PackedFiles, wide: bool) -> View:
     """A row a file."""
     columns = (
         Column("file", "file", left=True, folds=True, names=True),
-        Column("raw_bytes", "16-bit", si_bytes),
-        Column("fixed_bytes", "fixed", si_bytes),
-        Column("coded_bytes", "coded", si_bytes),
-        Column("container_bytes", "in all", si_bytes),
-        Column("coded_saving", "saving", percent),
+        RAW,
+        FIXED,
+        CODED,
+        Column("container_bytes", "in all", si_bytes, about="in all: the whole file."),
+        CODED_SAVING,
     )
     rows = [
         packed.measurement.totals.to_json()
         | {"file": packed.file, "container_bytes": packed.container_bytes}
         for packed in result.files
     ]
-    return View(f"{len(rows)} files", columns, rows)
+    return View(counted(len(rows), "file"), columns, rows)
 
 
 def verification_view(result: Verification, wide: bool) -> View:
@@ -68,15 +70,19 @@ def verification_view(result: Verification, wide: bool) -> View:
         Column("verdict", "verdict", left=True),
         Column("failure", "", left=True),
     )
-    failed = sum(check.failure != "" for check in result.checks)
+    rows = [
+        vars(check) | {"layer": check.places, "verdict": check.verdict} for check in result.checks
+    ]
+    failures = [row for row in rows if row["failure"]]
     return View(
         title_of(result.run, result.settings),
         columns,
-        [vars(check) | {"layer": check.label, "verdict": check.verdict} for check in result.checks],
+        rows,
+        answers=failures,
         notes=[
-            f"{failed} of {len(result.checks)} layers FAIL."
-            if failed
-            else f"PASS: all {len(result.checks)} layers came back, in no more bytes than "
+            f"FAIL: {len(failures)} of {counted(len(result.checks), 'layer')}."
+            if failures
+            else f"PASS: {counted(len(result.checks), 'layer')} came back, in no more bytes than "
             "predicted.",
             _whether_it_pays(result),
             *profile_notes(result.settings),
@@ -95,13 +101,15 @@ def _whether_it_pays(result: Verification) -> str:
     below, above = result.load_below_bytes_per_second, result.load_above_bytes_per_second
     if below is None:
         return f"{measured} The coded cache cannot take the place of 16 bits."
-    again = (
-        "but never beats reading the prompt again"
-        if above is None
-        else f"and beats reading the prompt again ({timing['prefill_seconds']:.1f} s) above "
-        f"{si_bytes(round(above))}/s"
+    pays = (
+        f"{measured} Loading the coded cache beats loading 16 bits below {si_bytes(round(below))}/s"
     )
+    read = timing.get("prefill_seconds")
+    if read is None:
+        return f"{pays}. No prompt was read, so what reading it again would take is not known."
+    if above is None:
+        return f"{pays}, but never beats reading the prompt again ({read:.1f} s)."
     return (
-        f"{measured} Loading the coded cache beats loading 16 bits below "
-        f"{si_bytes(round(below))}/s, {again}."
+        f"{pays}, and beats reading the prompt again ({read:.1f} s) above "
+        f"{si_bytes(round(above))}/s."
     )

@@ -7,8 +7,6 @@ from cachegen_cli.report.columns import (
     BITS_PER_ELEMENT,
     CODED,
     CODED_SAVING,
-    COUNTED,
-    COUNTED_CODED,
     FIXED,
     RAW,
     profile_notes,
@@ -22,12 +20,28 @@ from cachegen_cli.results.analyses import QualityAnalysis
 from cachegen_cli.results.planning import Plan, Sensitivity
 from cachegen_cli.results.quality import LARGEST, Quality, margin
 from cachegen_cli.results.sizes import Bytes
+from cachegen_cli.wording import counted
 
 _BAR = 24  # columns of the longest bar
 
-KL = (Column("kl_nats", "KL nats", error), Column("kl_nats_margin", "±", rough))
-PERPLEXITY_DIFFERENCE = Column("perplexity_difference", "Δ ppl", error)
-TOP1 = Column("top1_agreement", "top-1", percent)
+MARGIN = "±: half of the 95 % interval, from resampling blocks of neighbouring positions."
+KL = (
+    Column(
+        "kl_nats", "KL nats", error,
+        about="KL: mean over positions of the continuation of KL(untouched || compressed) over the "
+        "next token. Only the context's cache is compressed: the model reads the continuation "
+        "after it in full precision.",
+    ),
+    Column("kl_nats_margin", "±", rough, about=MARGIN),
+)  # fmt: skip
+PERPLEXITY_DIFFERENCE = Column(
+    "perplexity_difference", "Δ ppl", error,
+    about="Δ ppl: perplexity less that after the untouched cache.",
+)  # fmt: skip
+TOP1 = Column(
+    "top1_agreement", "top-1", percent,
+    about="top-1: positions with the same most likely token.",
+)  # fmt: skip
 REST = (
     Column("kl_nats_median", "KL median", error),
     Column("kl_nats_p99", "KL p99", error),
@@ -43,13 +57,6 @@ REST = (
 ALL = (*KL, PERPLEXITY_DIFFERENCE, TOP1, *REST)
 SCORED = (Column("positions", "read"), Column("scored_tokens", "scored"))
 BLANK = dict.fromkeys(column.key for column in (*ALL, *SCORED))
-DEFINED = (
-    "KL: mean over positions of the continuation of KL(untouched || compressed) over the next "
-    "token; ±: half of the 95 % interval, from resampling blocks of neighbouring positions. Only "
-    "the context's cache is compressed: the model reads the continuation after it in full "
-    "precision. Δ ppl: perplexity less that after the untouched cache. top-1: positions with the "
-    "same most likely token."
-)
 
 
 def quality_sentence(found: Quality) -> str:
@@ -62,7 +69,7 @@ def quality_sentence(found: Quality) -> str:
     held = found.kl_share_of_largest
     largest = "" if held is None else f", the largest {LARGEST} hold {percent(held)} of the sum"
     return (
-        f"Quality over {found.positions} positions: KL "
+        f"Quality over {counted(found.positions, 'position')}: KL "
         f"{plus_minus(found.kl_nats, found.kl_nats_margin)} nats, median "
         f"{error(found.kl_nats_median)}, 99th percentile {error(found.kl_nats_p99)}{largest}; "
         f"perplexity {perplexity(found.reference_perplexity)} -> {perplexity(found.perplexity)}, "
@@ -92,18 +99,13 @@ def quality_view(result: QualityAnalysis, wide: bool) -> View:
         *spread_notes(measured),
         *profile_notes(measured.settings),
         *skipped_notes(result.run),
-        DEFINED,
-        COUNTED if wide else COUNTED_CODED,
     ]
     if measured.quality:
         notes.insert(0, quality_sentence(measured.quality) + _size_sentence(measured.totals))
-    return View(
-        title_of(result.run, measured.settings),
-        columns,
-        rows or [everything | {"text": prompt.source}],
-        [everything] if rows else [],
-        notes,
-    )
+    title, totals = title_of(result.run, measured.settings), [everything]
+    if not rows:
+        rows, totals = [everything | {"text": prompt.source}], []
+    return View(title, columns, rows, totals, notes, answers=totals or rows)
 
 
 def sensitivity_view(result: Sensitivity, wide: bool) -> View:
@@ -118,7 +120,7 @@ def sensitivity_view(result: Sensitivity, wide: bool) -> View:
     largest = max(row.kl_nats for row in result.rows)
     rows = [
         vars(row)
-        | {"kl_nats_margin": row.kl_nats_margin, "layer": row.label}
+        | {"kl_nats_margin": row.kl_nats_margin, "layer": row.places}
         | {"bar": bar(row.kl_nats, largest, _BAR)}
         for row in result.rows
     ]
@@ -135,26 +137,32 @@ def sensitivity_view(result: Sensitivity, wide: bool) -> View:
         *profile_notes(result.settings),
         *skipped_notes(result.run),
     ]
-    return View(title_of(result.run, result.settings), columns, rows, totals, notes)
+    title = title_of(result.run, result.settings)
+    answers = [row for row in rows if row["kl_nats"] == largest]
+    return View(title, columns, rows, totals, notes, answers=answers)
 
 
 def plan_view(result: Plan, wide: bool) -> View:
     """A row a layer; at the foot the plan beside what else takes its bytes."""
+    alone_about = (
+        "K alone, V alone: KL (nats) with that tensor alone at "
+        f"{counted(result.sensitivity_bits, 'bit')}."
+    )
     columns = (
         Column("layer", "layer", names=True),
         Column("key_bits", "K bits"),
         Column("value_bits", "V bits"),
         CODED,
         BITS_PER_ELEMENT,
-        Column("key_kl_nats", "K alone", rough),
-        Column("value_kl_nats", "V alone", rough),
+        Column("key_kl_nats", "K alone", rough, about=alone_about),
+        Column("value_kl_nats", "V alone", rough, about=alone_about),
         *(ALL if wide else KL),
     )
     alone = result.sensitivities
     nothing: Row = dict.fromkeys(("key_bits", "value_bits", "key_kl_nats", "value_kl_nats"))
     rows = [
         nothing | BLANK | layer.total.to_json()
-        | {"layer": layer.label, "key_bits": layer.keys.bits, "value_bits": layer.values.bits}
+        | {"layer": layer.places, "key_bits": layer.keys.bits, "value_bits": layer.values.bits}
         | ({"key_kl_nats": alone[2 * place].kl_nats} if alone else {})
         | ({"value_kl_nats": alone[2 * place + 1].kl_nats} if alone else {})
         for place, layer in enumerate(result.measurement.layers)
@@ -173,18 +181,17 @@ def plan_view(result: Plan, wide: bool) -> View:
     ]
     notes = [
         _verdict(result),
-        f"Found with {result.continuations} readings of the continuation."
+        f"Found with {counted(result.continuations, 'reading')} of the continuation."
         + (
-            f" Alone: KL (nats) with that tensor alone at {result.sensitivity_bits} bits. Together "
-            f"they promised the plan {error(result.predicted_kl_nats)}."
+            f" Its tensors alone promised a KL of {error(result.predicted_kl_nats)} together."
             if alone
             else ""
         ),
         "It was fitted to these texts: try it on others with cachegen quality --schedule FILE.",
         *skipped_notes(result.run),
-        DEFINED,
     ]
-    return View(title_of(result.run, measured.settings), columns, rows, totals, notes)
+    title = title_of(result.run, measured.settings)
+    return View(title, columns, rows, totals, notes, answers=totals[:1])
 
 
 def _text_row(text: str, tokens: int, totals: Bytes, quality: Quality | None) -> Row:

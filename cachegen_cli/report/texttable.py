@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
 from cachegen_cli.report.table import Column, View
@@ -19,32 +20,35 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 def table_lines(
     shown: View, width: int, *, color: bool, fit: bool, drop: bool
-) -> tuple[list[str], list[str]]:
-    """(header, rule, rows and totals; the headers of columns that were dropped).
+) -> tuple[list[str], list[Column]]:
+    """(header, rule, rows and totals; the columns that were dropped).
 
     Columns that fold give way to ``width`` first.
 
     Args:
-        color: whether header and totals are bold by ANSI sequences.
+        color: whether header and answers are bold by ANSI sequences.
         fit: keep to ``width``: what is too wide is set as several tables one below the
             other, each with the columns that name its rows.
         drop: with ``fit``, leave columns out from the right instead where ``width`` is below 80.
     """
     header = [column.header for column in shown.columns]
-    rows = [shown.cells(row) for row in shown.rows]
-    totals = [shown.cells(row) for row in shown.totals]
-    widths = [max(map(text_width, cells)) for cells in zip(header, *rows, *totals, strict=True)]
+    rows, totals = (
+        [_Line(shown.cells(row), shown.is_answer(row)) for row in some]
+        for some in (shown.rows, shown.totals)
+    )
+    texts = [header, *(line.cells for line in rows + totals)]
+    widths = [max(map(text_width, cells)) for cells in zip(*texts, strict=True)]
     _fold(widths, shown.columns, width)
     parts = _parts(widths, shown.naming, width) if fit else [list(range(len(widths)))]
-    dropped: list[str] = []
+    dropped: list[Column] = []
     if drop and width < _DROP_BELOW:
-        dropped = [header[place] for part in parts[1:] for place in part if place not in parts[0]]
+        dropped = [column for place, column in enumerate(shown.columns) if place not in parts[0]]
         del parts[1:]
     lines: list[str] = []
     for part in parts:
         top, body, feet = (
-            [[cells[place] for place in part] for cells in some]
-            for some in ([header], rows, totals)
+            [_Line([line.cells[place] for place in part], line.bold) for line in some]
+            for some in ([_Line(header, True)], rows, totals)
         )
         columns, room = [shown.columns[place] for place in part], [widths[place] for place in part]
         lines += [""] if lines else []
@@ -52,23 +56,32 @@ def table_lines(
     return lines, dropped
 
 
+class _Line(NamedTuple):
+    """The cells of a header, row or total, and whether they are bold where there is color."""
+
+    cells: list[str]
+    bold: bool
+
+
 def _lines(
-    header: list[list[str]],
-    rows: list[list[str]],
-    totals: list[list[str]],
+    header: list[_Line],
+    rows: list[_Line],
+    totals: list[_Line],
     columns: Sequence[Column],
     widths: Sequence[int],
     color: bool,
 ) -> list[str]:
     """One table."""
 
-    def drawn(some: list[list[str]], bold: bool = False) -> list[str]:
-        lines = [line for cells in some for line in _row(cells, columns, widths)]
-        return [f"{_BOLD}{line}{_PLAIN}" for line in lines] if bold and color else lines
+    def drawn(some: list[_Line]) -> list[str]:
+        return [
+            f"{_BOLD}{text}{_PLAIN}" if line.bold and color else text
+            for line in some
+            for text in _row(line.cells, columns, widths)
+        ]
 
-    feet = drawn(totals, bold=True)
-    rule = "─" * _wide(widths)
-    return [*drawn(header, bold=True), rule, *drawn(rows), *([""] if feet else []), *feet]
+    feet = drawn(totals)
+    return [*drawn(header), "─" * _wide(widths), *drawn(rows), *([""] if feet else []), *feet]
 
 
 def text_width(text: str) -> int:

@@ -62,12 +62,13 @@ class Sweep:
     def pareto(self) -> list[bool | None]:
         """Whether no other row has at most its bytes and its KL, and less of one.
 
-        None where no quality was measured.
+        None where one of the two was not measured.
         """
+        sizes = [row.totals.coded_bytes for row in self.rows]
         return pareto(
             [
-                (row.totals.coded_bytes or 0, row.quality.kl_nats) if row.quality else None
-                for row in self.rows
+                (size, row.quality.kl_nats) if row.quality and size is not None else None
+                for size, row in zip(sizes, self.rows, strict=True)
             ]
         )
 

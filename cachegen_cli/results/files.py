@@ -10,7 +10,7 @@ from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.run import Notice, Run
 from cachegen_cli.results.settings import Settings
-from cachegen_cli.results.spans import Entry, spans
+from cachegen_cli.results.spans import Entry, Placed
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class PackedFiles:
 
 
 @dataclass(frozen=True)
-class LayerCheck:
+class LayerCheck(Placed):
     """A layer encoded and decoded: sizes of its sections, and what did not hold."""
 
     layer: Entry
@@ -99,11 +99,6 @@ class LayerCheck:
     layers: tuple[Entry, ...] = ()
 
     @property
-    def label(self) -> str:
-        """For people: "5" or "0-29"."""
-        return spans(self.layers or (self.layer,))
-
-    @property
     def verdict(self) -> str:
         """PASS or FAIL."""
         return "FAIL" if self.failure else "PASS"
@@ -111,7 +106,11 @@ class LayerCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of ``verify``. Times are in ``run.timing``: encode_seconds, decode_seconds."""
+    """The result of ``verify``.
+
+    Times are in ``run.timing``: encode_seconds, decode_seconds, and prefill_seconds if a prompt
+    was read.
+    """
 
     kind: ClassVar = "verify"
     run: Run
@@ -138,8 +137,11 @@ class Verification:
 
     @property
     def load_above_bytes_per_second(self) -> float | None:
-        """Bandwidth above which reading and decoding beats prefilling; None if it never does."""
-        spare = self.run.timing["prefill_seconds"] - self.run.timing["decode_seconds"]
+        """Bandwidth above which reading and decoding beats prefilling.
+
+        None if it never does, or if no prompt was read, so that prefilling was not measured.
+        """
+        spare = self.run.timing.get("prefill_seconds", 0.0) - self.run.timing["decode_seconds"]
         return self.coded_bytes / spare if self.passed and spare > 0 else None
 
     def to_json(self) -> dict[str, Any]:

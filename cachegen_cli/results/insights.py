@@ -17,7 +17,8 @@ class Finding:
         observation: what was measured; its unit stands in it.
         tensor: "keys", "values" or "both".
         measured: None where it is not defined.
-        null: the same where what is claimed has been shuffled away; None where that is nothing.
+        null: the same where what is claimed has been shuffled away; None where shuffling changes
+            nothing, or was not done.
         paper: what the paper says, or "".
     """
 
@@ -93,20 +94,22 @@ class Insights:
         if channel is None or token is None or not pooled:
             return ""
         verdict = "holds" if channel < token else "does not hold"
+        less = "less" if channel <= pooled else "more"
         return (
             f"That distributions by layer and channel tell more than by token {verdict} here: "
             f"{channel:.2f} bits an element against {token:.2f}, and {pooled:.2f} with one for all "
-            f"({1 - channel / pooled:.0%} less; paper up to 53 %)."
+            f"({abs(1 - channel / pooled):.0%} {less}; paper up to 53 %)."
         )
 
     def _tables(self) -> str:
-        shipped, channel, pooled = (self.of(name, "both") for name in (SHIPPED, BY_CHANNEL, POOLED))
-        if shipped is None or channel is None or pooled is None:
+        shipped, coded, pooled = (self.of(name, "both") for name in (SHIPPED, IN_OBJECTS, POOLED))
+        if shipped is None or coded is None or pooled is None:
             return ""
-        verdict = "more than" if shipped > pooled - channel else "less than"
+        saved, verdict = pooled - coded, "more than" if shipped > pooled - coded else "less than"
         return (
-            f"Stored with the object, as the shipped codec does, those tables cost {shipped:.2f} "
-            f"bits an element, {verdict} the {pooled - channel:.2f} that they save."
+            "Stored with every object of 256 tokens, as the shipped codec does, such tables cost "
+            f"{shipped:.2f} bits an element, "
+            + (f"{verdict} the {saved:.2f} that they save." if saved > 0 else "and save nothing.")
         )
 
     def _depth(self) -> str:
@@ -146,7 +149,8 @@ POOLED = "entropy, one distribution, bits/el"
 BY_TOKEN = "entropy by token, bits/el"
 BY_LAYER = "entropy by layer, bits/el"
 BY_CHANNEL = "entropy by layer and channel, bits/el"
-SHIPPED = "tables of 66 bytes a channel, bits/el"
+IN_OBJECTS = "entropy by channel of each object, bits/el"
+SHIPPED = "tables of 66 bytes a channel and object, bits/el"
 MDL = "tables at their least, bits/el"
 DEPTH = "rank correlation of KL with depth"
 NEEDED = "size beyond which that is not chance"

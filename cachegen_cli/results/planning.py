@@ -14,11 +14,11 @@ from cachegen_cli.results.picking import pick
 from cachegen_cli.results.quality import Quality, margin
 from cachegen_cli.results.run import Run
 from cachegen_cli.results.settings import PlannedWidths, Settings
-from cachegen_cli.results.spans import Entry, spans
+from cachegen_cli.results.spans import Entry, Placed
 
 
 @dataclass(frozen=True)
-class TensorSensitivity:
+class TensorSensitivity(Placed):
     """KL when only one layer's keys, or only its values, are compressed.
 
     Attributes:
@@ -40,11 +40,6 @@ class TensorSensitivity:
     def kl_nats_margin(self) -> float | None:
         """Return half of the 95 % interval of the KL."""
         return margin(self.kl_nats_low, self.kl_nats_high)
-
-    @property
-    def label(self) -> str:
-        """For people: "5" or "0-29"."""
-        return spans(self.layers or (self.layer,))
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TensorSensitivity:

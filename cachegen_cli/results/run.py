@@ -47,6 +47,7 @@ class PromptInfo:
     """A text: ``tokens`` analysed, of ``tokens_given`` before any cut.
 
     Attributes:
+        sha256: of the text in UTF-8, of a prompt cache of its token ids; "" if not known.
         continuation_tokens: tokens after them on which quality is measured.
     """
 
@@ -59,14 +60,14 @@ class PromptInfo:
 
     @classmethod
     def of(cls, prompts: Sequence[PromptInfo]) -> PromptInfo:
-        """One text's own, or the sums of several, with the hash of their hashes."""
+        """One text's own, or the sums of several, with the hash of all their hashes."""
         if len(prompts) == 1:
             return prompts[0]
-        hashes = "".join(prompt.sha256 for prompt in prompts)
+        known = [prompt.sha256 for prompt in prompts]
         return cls(
             source=f"{len(prompts)} texts",
             tokens=sum(prompt.tokens for prompt in prompts),
-            sha256=hashlib.sha256(hashes.encode()).hexdigest(),
+            sha256=hashlib.sha256("".join(known).encode()).hexdigest() if all(known) else "",
             tokens_given=sum(prompt.tokens_given for prompt in prompts),
             chat=prompts[0].chat,
             continuation_tokens=sum(prompt.continuation_tokens for prompt in prompts),
@@ -117,7 +118,11 @@ class Run:
             prompts=prompts,
             skipped=_summed([entry for run in runs for entry in run.skipped]),
             warnings=_first_of_each_kind([run.warnings for run in runs]),
-            timing={name: round(sum(r.timing[name] for r in runs), 6) for name in first.timing},
+            timing={
+                name: round(sum(run.timing[name] for run in runs), 6)
+                for name in first.timing
+                if all(name in run.timing for run in runs)  # of some alone it is no sum
+            },
         )
 
     def to_json(self) -> dict[str, Any]:

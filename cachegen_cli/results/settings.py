@@ -121,12 +121,18 @@ class Settings:
         return both if self.schedule == "uniform" else f"{self.schedule} {both}"
 
     @property
+    def codes(self) -> str:
+        """For people: "4 bits", "1 bit", "K8 V4 bits", "depth 4 bits" or "widths of the plan"."""
+        if self.plan is not None:
+            return "widths of the plan"
+        return f"{self.widths} {'bit' if self.widths == '1' else 'bits'}"
+
+    @property
     def label(self) -> str:
         """For people: "4 bits, groups of 32", "mlx, 4 bits" or "cachegen:bins=16"."""
-        widths = "widths of the plan" if self.plan else f"{self.widths} bits"
         if self.scheme == "group":
-            return f"{widths}, groups of {self.options.get('group_size', self.group_size)}"
-        return f"{self.scheme_text}, {widths}" if self.key_bits else self.scheme_text
+            return f"{self.codes}, groups of {self.options.get('group_size', self.group_size)}"
+        return f"{self.scheme_text}, {self.codes}" if self.key_bits else self.scheme_text
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Settings:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from cachegen_cli.results.detail import Detail, pooled_detail
 from cachegen_cli.results.picking import pick
-from cachegen_cli.results.spans import Entry, spans
+from cachegen_cli.results.spans import Entry, Placed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class Bytes:
         fixed_bytes: codes packed at their width + parameters.
         kept_bytes: first and last tokens kept in 16 bits; part of every other size.
         entropy_bytes: the estimate that was chosen + parameters; no probability tables.
+        entropy_bias_bits: by how much it may be too low, since its tables are free.
         payload_bytes: range-coded symbols, upper bound; None in results of earlier versions.
         table_bytes: the symbol models' tables.
         header_bytes: headers of streams and sections.
@@ -50,6 +51,7 @@ class Bytes:
     table_bytes: int | None = None
     header_bytes: int | None = None
     shipped_bytes: int | None = None
+    entropy_bias_bits: float | None = None
 
     DERIVED: ClassVar = (
         "raw_bytes",
@@ -67,14 +69,17 @@ class Bytes:
         return 2 * self.elements
 
     @property
-    def entropy_bits_per_element(self) -> float:
-        """Entropy bytes, parameters included, in bits an element."""
-        return 8 * self.entropy_bytes / self.elements if self.elements else 0.0
+    def entropy_bits_per_element(self) -> float | None:
+        """Entropy bytes, parameters included, in bits an element; None where there are none."""
+        return 8 * self.entropy_bytes / self.elements if self.elements else None
 
     @property
-    def entropy_saving(self) -> float:
-        """1 - entropy / fixed."""
-        return 1 - self.entropy_bytes / self.fixed_bytes if self.fixed_bytes else 0.0
+    def entropy_saving(self) -> float | None:
+        """1 - entropy / fixed; None where there is nothing to save, or no more than the bias."""
+        saved_bits = 8 * (self.fixed_bytes - self.entropy_bytes)
+        if not self.fixed_bytes or 0 < saved_bits <= (self.entropy_bias_bits or 0):
+            return None
+        return 1 - self.entropy_bytes / self.fixed_bytes
 
     @property
     def coded_bytes(self) -> int | None:
@@ -91,22 +96,22 @@ class Bytes:
 
     @property
     def coded_bits_per_element(self) -> float | None:
-        """Coded bytes in bits an element."""
-        if self.coded_bytes is None:
+        """Coded bytes in bits an element; None where there are none."""
+        if self.coded_bytes is None or not self.elements:
             return None
-        return 8 * self.coded_bytes / self.elements if self.elements else 0.0
+        return 8 * self.coded_bytes / self.elements
 
     @property
     def coded_saving(self) -> float | None:
         """1 - coded / fixed; negative where tables cost more than coding saves."""
         if self.coded_bytes is None or not self.fixed_bytes:
-            return None if self.coded_bytes is None else 0.0
+            return None
         return 1 - self.coded_bytes / self.fixed_bytes
 
     @property
-    def relative_rms_error(self) -> float:
-        """Root of error energy / signal energy; 0 for a tensor of zeros."""
-        return sqrt(self.error_energy / self.signal_energy) if self.signal_energy else 0.0
+    def relative_rms_error(self) -> float | None:
+        """Root of error energy / signal energy; None for a tensor of zeros, which has none."""
+        return sqrt(self.error_energy / self.signal_energy) if self.signal_energy else None
 
     def to_json(self) -> dict[str, Any]:
         """Fields and derived numbers."""
@@ -134,8 +139,9 @@ class TensorResult(Bytes):
         delta: whether the estimate is of token deltas.
         symbol_model: what codes the tensor in the fewest bytes (`coding.models`).
         coded_delta: whether that codes token deltas.
-        tokens_to_pay: where plain packing won, the tokens from which tables would pay: an
-            estimate from the same counts; None where they pay already, or never would.
+        tokens_to_pay: where plain packing won, the tokens from which tables would pay, nearly
+            always within a factor of 2; None where they pay already, never would, or that
+            cannot be told.
         detail: histogram and bits by channel group, where they were asked for.
     """
 
@@ -153,7 +159,7 @@ class TensorResult(Bytes):
 
 
 @dataclass(frozen=True)
-class LayerResult:
+class LayerResult(Placed):
     """One cache entry, or several that are coded as one: ``tokens`` kept of ``tokens_seen``.
 
     Attributes:
@@ -178,11 +184,6 @@ class LayerResult:
     stored: str = ""
     tokens_allocated: int | None = None
     kv_bits: str = ""
-
-    @property
-    def label(self) -> str:
-        """For people: "5" or "0-29"."""
-        return spans(self.layers or (self.layer,))
 
     @cached_property
     def total(self) -> Bytes:

@@ -1,8 +1,9 @@
-"""Numbers of layers for people."""
+"""The cache entries that something is of, and what they are called."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 Entry = int | str
 """Place of an entry in a cache: 3, or "3/1" in a CacheList, or "3#1" of a batch."""
@@ -37,3 +38,35 @@ def spans(places: Sequence[Entry]) -> str:
     if len(runs) > _MOST_RUNS:
         return f"{len(numbers)} of {min(numbers)}-{max(numbers)}"
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+@dataclass(frozen=True)
+class Places:
+    """The cache entries that a row is about; its text is for people."""
+
+    entries: tuple[Entry, ...]
+
+    def __str__(self) -> str:
+        return spans(self.entries)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Indices in the cache, of "3/1" and "3#1" that of the entry they are part of."""
+        return [index_of(entry) for entry in self.entries]
+
+
+class Placed:
+    """What is of one cache entry, ``layer``, or of all ``layers`` that are coded as one."""
+
+    layer: Entry
+    layers: tuple[Entry, ...]
+
+    @property
+    def places(self) -> Places:
+        """All of them; results of earlier versions name the first alone."""
+        return Places(self.layers or (self.layer,))
+
+    @property
+    def label(self) -> str:
+        """For people: "5" or "0-29"."""
+        return str(self.places)

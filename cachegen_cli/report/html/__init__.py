@@ -31,7 +31,7 @@ def page(result: Result, shown: View, full: View) -> str:
         paragraphs(shown.notes[:1]),
         *map(_panel, panels),
         _panel(_every_figure(full)),
-        element("section", element("h2", "Notes"), paragraphs(full.notes[1:])),
+        element("section", element("h2", "Notes"), paragraphs([*full.notes[1:], *full.legend()])),
         provenance(result),
     ]
     return _PAGE.format(
@@ -57,7 +57,7 @@ def _every_figure(full: View) -> Panel:
     rows = len(full.rows) + len(full.totals)
     if rows <= _LONG:
         return Panel("Every figure", html_table(full), "")
-    return Panel("Every figure", "", f"{rows} rows, folded.", html_table(full))
+    return Panel("Every figure", "", f"{rows:,} rows, folded.", html_table(full))
 
 
 def _panel(panel: Panel) -> str:

@@ -7,6 +7,7 @@ from math import ceil, floor, log10
 from typing import NamedTuple
 
 from cachegen_cli.report.html.markup import element, framed, text
+from cachegen_cli.wording import counted
 
 _HEAT_LEVELS = 10
 
@@ -96,8 +97,8 @@ def histogram(counts: Sequence[int], first: int, step: int, name: str) -> str:
         role="img",
         class_="histogram",
     )
-    axis = element("p", element("span", text(first)), element("span", f"most often {most:,} times"),
-                   element("span", text(last)), class_="axis")  # fmt: skip
+    ends = (first, f"most often {counted(most, 'time')}", last)
+    axis = element("p", *(element("span", text(end)) for end in ends), class_="axis")
     return shape + axis
 
 

@@ -15,6 +15,7 @@ from cachegen_cli.results.detail import Detail
 from cachegen_cli.results.differences import Differences
 from cachegen_cli.results.planning import Sensitivity
 from cachegen_cli.results.sizes import Bytes
+from cachegen_cli.wording import counted
 
 PARTS = ("payload", "tables", "parameters", "headers", "kept in 16 bits")
 _ESTIMATED = ("entropy of the codes", "parameters", "kept in 16 bits")
@@ -92,8 +93,8 @@ def _detail_panels(found: Sequence[tuple[str, str, Detail]]) -> list[Panel]:
         Panel(
             titles[0],
             grid,
-            f"Ideal bits of the codes, by {size} channels, head after head (columns), with one "
-            "distribution a channel; without tables and parameters.",
+            f"Ideal bits of the codes, by {counted(size, 'channel')}, head after head (columns), "
+            "with one distribution a channel; without tables and parameters.",
         ),
         Panel(titles[1], chooser + "\n".join(figures), "Counts of each code of a tensor."),
     ]
@@ -123,7 +124,7 @@ def sensitivity_panels(result: Sensitivity) -> Shown:
         Headline(
             plus_minus(together.kl_nats, together.kl_nats_margin),
             "KL divergence with everything compressed, nats a token",
-            f"over {together.positions} positions",
+            f"over {counted(together.positions, 'position')}",
         ),
         Headline(error(result.sum_kl_nats), "sum of each tensor alone", "equal, if effects add up"),
     ]

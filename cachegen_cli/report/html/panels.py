@@ -10,6 +10,7 @@ from cachegen_cli.report.units import bits, error, percent, plus_minus, si_bytes
 from cachegen_cli.results.quality import Quality
 from cachegen_cli.results.schema import Result
 from cachegen_cli.results.sizes import Bytes
+from cachegen_cli.wording import counted
 
 
 class Headline(NamedTuple):
@@ -83,7 +84,7 @@ def loss(quality: Quality | None) -> list[Headline]:
         Headline(
             plus_minus(quality.kl_nats, quality.kl_nats_margin),
             "KL divergence, nats a token",
-            f"against the untouched cache, over {quality.positions} positions",
+            f"against the untouched cache, over {counted(quality.positions, 'position')}",
         ),
         Headline(
             error(quality.perplexity_difference),

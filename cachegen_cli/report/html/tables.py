@@ -16,7 +16,9 @@ def html_table(shown: View) -> str:
     rows = [[shown.cells(row)[place] for place in places] for row in shown.rows]
     totals = [[shown.cells(row)[place] for place in places] for row in shown.totals]
     at = {place: number for number, place in enumerate(places)}
-    return table(header, rows, totals, {at[p] for p in shown.naming}, {at[p] for p in left})
+    names, words = {at[p] for p in shown.naming}, {at[p] for p in left}
+    bold = [shown.is_answer(row) for row in (*shown.rows, *shown.totals)]
+    return table(header, rows, totals, names, words, bold)
 
 
 def table(
@@ -25,16 +27,18 @@ def table(
     totals: Sequence[Sequence[str]] = (),
     names: set[int] | None = None,
     left: set[int] | None = None,
+    bold: Sequence[bool] = (),
 ) -> str:
     """A table of texts.
 
     Args:
         names: columns that name rows, the first if it is not said.
         left: columns of words.
+        bold: of each row and then of each total, whether it answers what was asked.
     """
     heads, words = names or {0}, left or set()
 
-    def cells(row: Sequence[str]) -> str:
+    def cells(row: Sequence[str], answers: bool) -> str:
         return element(
             "tr",
             *(
@@ -46,6 +50,8 @@ def table(
                 )
                 for place, cell in enumerate(row)
             ),
+            class_="answer" if answers else None,
         )
 
-    return framed(header, [*map(cells, rows)], [*map(cells, totals)], left=words)
+    lines = [*map(cells, [*rows, *totals], bold or [False] * (len(rows) + len(totals)))]
+    return framed(header, lines[: len(rows)], lines[len(rows) :], left=words)

@@ -13,6 +13,7 @@ from cachegen_cli.results.analyses import Sweep, pareto
 from cachegen_cli.results.candidates import Candidate
 from cachegen_cli.results.comparison import Comparison, curve_of
 from cachegen_cli.results.planning import Plan
+from cachegen_cli.wording import counted
 
 _BITS, _KL = "coded bits an element", "KL in nats (logarithmic)"
 _BEST = "Full points: no other has both fewer bits and less loss."
@@ -26,7 +27,7 @@ def sweep_panels(result: Sweep) -> Shown:
         Headline(
             si_bytes(totals[0].raw_bytes),
             "in 16 bits",
-            f"{len(totals)} setting{'s' if len(totals) != 1 else ''} below",
+            f"{counted(len(totals), 'setting')} below",
         ),
     ]
     if savings:
@@ -70,7 +71,8 @@ def _curve(result: Sweep) -> Panel:
         rate = row.totals.entropy_bits_per_element if rate is None else rate
         lost = row.quality.kl_nats if row.quality else row.totals.relative_rms_error
         margin = row.quality.kl_nats_margin if row.quality else None
-        points.append(Dot(rate, lost, f"{row.settings.widths} bits", bool(optimal), margin or 0.0))
+        if rate is not None and lost is not None:
+            points.append(Dot(rate, lost, row.settings.codes, bool(optimal), margin or 0.0))
         listed.append(
             (row.settings.label, bits(rate), error(lost), rough(margin), "yes" if optimal else "")
         )
@@ -132,8 +134,8 @@ def plan_panels(result: Plan) -> Shown:
     ]
     if result.depth:
         series.append(("depth schedule", [_dot(result.depth)]))
-    if measured.quality:
-        rate = measured.totals.coded_bits_per_element or 0.0
+    rate = measured.totals.coded_bits_per_element
+    if measured.quality and rate is not None:
         series.append(("the plan", [Dot(rate, measured.quality.kl_nats, "plan")]))
     flat = _marked([dot for _, some in series for dot in some])
     at = iter(flat)
