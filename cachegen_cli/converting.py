@@ -41,7 +41,8 @@ def convert(source: Path | str, target: Path | str, layout: str = "C") -> Prompt
         layout: "B" for mlx-lm 0.19.1 to 0.31.3, "C" for 0.32.0 and later.
 
     Raises:
-        InputError: the source is no prompt cache, or the layout has no place for an entry.
+        InputError: the source is no prompt cache or leaves out which rows are tokens, or the layout
+            has no place for an entry.
         OutputError: the target cannot be written.
         UsageError: no such layout.
     """
@@ -55,6 +56,7 @@ def convert(source: Path | str, target: Path | str, layout: str = "C") -> Prompt
                 f"cache entry {index} ({entry.cls}) cannot be converted: its class is not known",
                 "convert with the version of mlx-lm that wrote it",
             )
-        file.analysed(index)  # refuses what is not what it says
+        for kv in file.analysed(index):  # refuses what is not what it says
+            kv.check_known("converted")
     save_cache(Path(target), entries, file.metadata, layout)
-    return describe(target, "convert")
+    return describe(target, "convert", tuple(file.header.notices))

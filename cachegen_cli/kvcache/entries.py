@@ -162,6 +162,7 @@ def _layers(
         rows.window,
         rows.sinks,
         stored=stored,
+        unknown=getattr(entry, "unknown", ""),
         allocated=allocated,
     )
     return [found]

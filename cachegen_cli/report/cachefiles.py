@@ -53,6 +53,7 @@ def cache_file_view(result: PromptCacheFile, wide: bool) -> View:
         f"{_versions(result)}; tokens' rows and states take {si_bytes(result.valid_bytes)} "
         f"of {si_bytes(result.allocated_bytes)}. {result.prompt_tokens or 'No'} token ids in it.",
         *([f"Metadata: {metadata}."] if metadata else []),
+        *(f"Warning: {notice.message}." for notice in result.warnings),
     ]
     n = len(result.entries)
     return View(f"Prompt cache of {n} entr{'ies' if n != 1 else 'y'}", columns, rows, notes=notes)
