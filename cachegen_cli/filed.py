@@ -85,8 +85,8 @@ def capture_file(
         notices.append(
             Notice(
                 "padding-left-out",
-                f"of {allocated} rows by head that the file holds {valid} are tokens; the rest is "
-                "padding and left out",
+                f"of {allocated} rows by head that the file holds {valid} are tokens that a cache "
+                "keeps; the rest is padding, or fell out of a window, and is left out",
             )
         )
     if any(x.dtype == mx.float32 for state in file.entries for x in state.floats):

@@ -53,13 +53,15 @@ class _Group:
         grows = self.stored < self.window if self.window else not self.start
         return grows and self.end == self.stored
 
-    def fill(self, seen: int, start: int, unknown: str = "") -> None:
-        """Let all entries have seen so many tokens."""
+    def fill(self, seen: int, start: int = 0, unknown: str = "") -> None:
+        """Let all entries have seen so many tokens; where that is not known, at least these."""
         for state in self.states:
             own = vars(state)
             own |= {"offset": seen, "unknown": unknown}
             own |= {"start_position": start} if "start_position" in own else {}
             own |= {"_idx": seen} if self.window else {}
+            if self.window and unknown:  # more rows than a ring's do not tell what it has seen
+                own["offset"] = min(seen, self.window)
 
     def notice(self, code: str, what: str) -> Notice:
         """Say something of the entries."""
@@ -91,7 +93,7 @@ def settle(states: Sequence[State]) -> list[Notice]:
             seen.setdefault(own["offset"], place)
     for group in groups.values():
         if group.is_full:
-            group.fill(group.stored, 0)
+            group.fill(group.stored)
             seen.setdefault(group.stored, group.places[0])
     return [_settled(group, seen) for group in groups.values() if not group.is_full]
 
@@ -129,7 +131,7 @@ def _settled(group: _Group, seen: Mapping[int, Entry]) -> Notice:
         return group.notice("rows-by-another-entry", how)
     why = _doubt(group, seen)
     if why:
-        group.fill(end or stored, 0, ROWS_UNKNOWN)
+        group.fill(end or stored, unknown=ROWS_UNKNOWN)
         return group.notice(
             "rows-not-known",
             f"how many of {stored} rows are tokens is not known, since {why}; {end or stored} are "
@@ -163,10 +165,10 @@ def _doubt(group: _Group, seen: Mapping[int, Entry]) -> str:
 
 def _turned(group: _Group) -> Notice:
     """Settle full rings, of which nothing says what they have seen."""
-    group.fill(group.stored, 0, POSITIONS_UNKNOWN)
-    begins = " and at which row it begins" if group.stored == group.window else ""
+    group.fill(group.stored, unknown=POSITIONS_UNKNOWN)
+    begins = ", or at which row it begins" if group.stored == group.window else ""
     return group.notice(
         "position-not-known",
-        f"how many tokens a full ring of {group.window} has seen{begins} is not known; its rows "
-        "are read in the order of the file",
+        f"layout A does not tell how many tokens a full ring of {group.window} has seen{begins}; "
+        "its rows are read in the order of the file",
     )
