@@ -8,13 +8,14 @@ from typing import Any
 from cachegen_cli.captures import Capture
 from cachegen_cli.device import mx
 from cachegen_cli.errors import InputError, UsageError
-from cachegen_cli.kvcache import LAYOUTS, TOKENS, CacheFile, save_cache
+from cachegen_cli.kvcache import FINGERPRINT, LAYOUTS, TOKENS, CacheFile, save_cache
 from cachegen_cli.promptcache.described import describe
 from cachegen_cli.results.cachefile import PromptCacheFile
 
 
 def write_capture(capture: Capture, path: Path | str, layout: str = "C") -> PromptCacheFile:
-    """Write a capture's live cache as mlx-lm's prompt cache, with the prompt's tokens.
+    """Write a capture's live cache as mlx-lm's prompt cache, with the prompt's tokens and the
+    model's fingerprint.
 
     Args:
         capture: made with ``keep_cache``.
@@ -28,6 +29,7 @@ def write_capture(capture: Capture, path: Path | str, layout: str = "C") -> Prom
     if capture.cache is None:
         raise UsageError("the capture keeps no cache", "make it with capture(..., keep_cache=True)")
     metadata = dict(capture.metadata) | {TOKENS: " ".join(map(str, capture.tokens))}
+    metadata |= {FINGERPRINT: capture.fingerprint} if capture.fingerprint else {}
     # where MLX computes in float32 the cache does, too; it is written as the model has it
     dtype = getattr(mx, capture.model.dtype)
     save_cache(Path(path), capture.cache, metadata, layout, dtype)

@@ -11,7 +11,7 @@ from typing import overload
 
 from cachegen_cli.captures import Capture, Live
 from cachegen_cli.device import mx
-from cachegen_cli.entrynotices import copies_notice
+from cachegen_cli.entrynotices import copies_notice, model_notices
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.infos import one_or_all
 from cachegen_cli.kvcache import CacheFile, LayerKV, make_cache, read_cache
@@ -97,14 +97,8 @@ def capture_file(
                 "before anything is measured, and 16-bit sizes are of those",
             )
         )
-    made_by = file.metadata.get("model")
-    if model is not None and made_by and made_by != model.id:
-        notices.append(
-            Notice(
-                "another-model",
-                f"the file says that '{made_by}' made it; the model here is '{model.id}'",
-            )
-        )
+    if model is not None:
+        notices += model_notices(file.metadata, model)
     pairs = copies_in(file.header.entries)
     if pairs:
         named = [(one, other) for one, other, _ in pairs]

@@ -22,7 +22,7 @@ def notices_of(
     """All warnings of a text's capture measured under some settings."""
     return (
         *source.notices,
-        *_plan_notices(source.model.id, grid),
+        *_plan_notices(source, grid),
         *_rotation_notices(source, grid),
         *_profile_notices(source, grid),
         *_short_prompt_notice(source.layers, grid, measured),
@@ -30,15 +30,21 @@ def notices_of(
     )
 
 
-def _plan_notices(model: str, grid: Sequence[Settings]) -> list[Notice]:
-    """Say that a plan was made for another model or with other settings."""
+def _plan_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
+    """Say that a plan was made for another model, or perhaps, or with other settings."""
     found = {}
     for one in grid:
         plan = one.plan
         if plan is None:
             continue
-        if plan.model and plan.model != model:
-            found["plan-for-another-model"] = f"the plan was made for {plan.model}, not for {model}"
+        same = source.is_of(plan.model) if plan.model else True
+        made = f"the plan was made for {plan.model}"
+        if same is None:
+            found["plan-model-not-checked"] = (
+                f"{made}; whether that is {source.model.id} cannot be checked here"
+            )
+        elif not same:
+            found["plan-for-another-model"] = f"{made}, not for {source.model.id}"
         now = (one.group_size, one.keep_first, one.keep_last)
         then = (plan.group_size, plan.keep_first, plan.keep_last)
         if any(a not in (None, b) for a, b in zip(then, now, strict=True)):

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-TOKENS = "tokens"  # key of a prompt cache's metadata
+# keys of a prompt cache's metadata: the prompt's token ids, what tells its model from others
+TOKENS, FINGERPRINT = "tokens", "model_fingerprint"
 # the attributes of each class in the order of its state in layout C
 FIELDS: dict[str, tuple[str, ...]] = {
     "KVCache": ("keys", "values", "offset"),
