@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from cachegen_cli.promptcache.layouts import BrokenCache
 
+Read = Callable[[int, int], bytes]
 PIECE = 1 << 20  # bytes that are read at once
 _SMALL = 1 << 12  # numbers of an array that is read with the header: lengths, names
 _SIZES = {
@@ -35,11 +37,21 @@ class Described:
         if self.nbytes != prod(self.shape) * _SIZES[self.dtype] or min(self.shape, default=0) < 0:
             raise BrokenCache(f"an array {self.shape} of {self.dtype} in {self.nbytes} bytes")
 
-    def read(self, start: int, end: int) -> bytes:
-        """Return its bytes from ``start`` to ``end``, or to where it ends."""
+    @contextmanager
+    def reader(self) -> Iterator[Read]:
+        """Open the file; give what returns bytes from one place to another, or to the end."""
         with self.path.open("rb") as file:
-            file.seek(self.offset + start)
-            return file.read(min(end, self.nbytes) - start)
+
+            def read(start: int, end: int) -> bytes:
+                file.seek(self.offset + start)
+                return file.read(min(end, self.nbytes) - start)
+
+            yield read
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return bytes from one place to another, or to the end."""
+        with self.reader() as read:
+            return read(start, end)
 
     def tolist(self) -> list[Any]:
         """Return its numbers, if they are few."""
@@ -64,19 +76,20 @@ def rows_written(arrays: Sequence[Described]) -> int:
     for array in arrays:
         batch, heads, rows, width = array.shape
         size = width * _SIZES[array.dtype]
-        for head in range(batch * heads if size else 0):
-            if end == rows:
-                return end
-            end = _last_row(array, head * rows, rows, end, size)
+        with array.reader() as read:
+            for head in range(batch * heads if size else 0):
+                if end == rows:
+                    return end
+                end = _last_row(read, head * rows, rows, end, size)
     return end
 
 
-def _last_row(array: Described, first: int, rows: int, least: int, size: int) -> int:
+def _last_row(read: Read, first: int, rows: int, least: int, size: int) -> int:
     """Count rows of ``size`` bytes of the head that begins at row ``first``; at least ``least``."""
     start, end, piece = (first + least) * size, (first + rows) * size, size
     while end > start:
         begin = max(start, end - piece)
-        written = array.read(begin, end).rstrip(b"\0")
+        written = read(begin, end).rstrip(b"\0")
         if written:
             return -(-(begin + len(written)) // size) - first
         end, piece = begin, min(2 * piece, PIECE)

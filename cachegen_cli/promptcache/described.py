@@ -1,4 +1,4 @@
-"""A prompt-cache file's entries from its header alone."""
+"""A prompt-cache file's entries from its header, and from the ends of what that does not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the header of a prompt-cache file says: shapes and sizes, without MLX or the data."""
+"""What a prompt-cache file says of itself: shapes, sizes and tokens, without MLX."""
 
 from __future__ import annotations
 
