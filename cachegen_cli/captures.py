@@ -11,9 +11,10 @@ from typing import Any
 
 from cachegen_cli.entrynotices import ignored_notices, repeated_notices, shared_notices
 from cachegen_cli.errors import ModelError, UsageError
+from cachegen_cli.identity import is_model
 from cachegen_cli.infos import model_info
 from cachegen_cli.kvbits import by_entry
-from cachegen_cli.kvcache import LayerKV, read_cache
+from cachegen_cli.kvcache import FINGERPRINT, LayerKV, read_cache
 from cachegen_cli.model import Model, load_model
 from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
@@ -93,8 +94,14 @@ class Capture:
 
     @property
     def fingerprint(self) -> str:
-        """Of the model that made it; "" where that is not at hand."""
-        return self.loaded.fingerprint if self.loaded else ""
+        """Of the model that made it; "" where neither a file tells it nor the model is at hand."""
+        told = self.metadata.get(FINGERPRINT, "")
+        return told or (self.loaded.fingerprint if self.loaded else "")
+
+    def is_of(self, name: str) -> bool | None:
+        """Tell whether a model's name stands for the one that made it, as far as that is known."""
+        names = (self.model.id, self.metadata.get("model"))
+        return is_model(name, names, self.fingerprint)
 
     @property
     def context(self) -> Context:

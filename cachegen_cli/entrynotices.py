@@ -1,12 +1,13 @@
-"""What is said of a live cache's entries beside their figures."""
+"""What is said of a cache's entries, and of the model that made them, beside their figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cachegen_cli.device import mx
-from cachegen_cli.kvcache import LayerKV, copies
+from cachegen_cli.identity import is_model
+from cachegen_cli.kvcache import FINGERPRINT, LayerKV, copies
 from cachegen_cli.model import Model
 from cachegen_cli.results.run import Notice
 from cachegen_cli.results.spans import Entry
@@ -86,5 +87,26 @@ def ignored_notices(model: Model, max_kv_size: int | None) -> list[Notice]:
             "max-kv-size-ignored",
             f"{model.id} makes its own caches, so --max-kv-size {max_kv_size} changes nothing: "
             "mlx-lm ignores it, too",
+        )
+    ]
+
+
+def model_notices(metadata: Mapping[str, str], model: Model) -> list[Notice]:
+    """Say where a file's cache is of another model than the one given, or of which is not known."""
+    named, told = metadata.get("model", ""), metadata.get(FINGERPRINT)
+    said = f"the file says that '{named}' made it" if named else "the file does not name its model"
+    if told:
+        same: bool | None = told == model.fingerprint
+    else:
+        same = is_model(named, (model.id, model.path), model.fingerprint) if named else None
+    if same:
+        return []
+    if same is None:
+        why = f"whether that is '{model.id}' cannot be checked here"
+        return [Notice("model-not-checked", f"{said}; {why}")]
+    return [
+        Notice(
+            "another-model",
+            f"{said}; the model here is '{model.id}', which has another config or other weights",
         )
     ]

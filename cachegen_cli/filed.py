@@ -11,13 +11,14 @@ from typing import overload
 
 from cachegen_cli.captures import Capture, Live
 from cachegen_cli.device import mx
-from cachegen_cli.entrynotices import copies_notice
+from cachegen_cli.entrynotices import copies_notice, model_notices
 from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.infos import one_or_all
 from cachegen_cli.kvcache import CacheFile, LayerKV, make_cache, read_cache
 from cachegen_cli.model import Model, dtype_name
 from cachegen_cli.prompt import Prompt
 from cachegen_cli.promptcache.copies import copies_in
+from cachegen_cli.promptcache.header import Header
 from cachegen_cli.reading import encode, prefill
 from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo
 
@@ -25,8 +26,8 @@ from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo
 class FiledLayers(Sequence[LayerKV]):
     """The analysed entries of a file; none is held longer than who asked for it does."""
 
-    def __init__(self, path: Path, places: Sequence[tuple[int, int]]) -> None:
-        self.path, self.places = path, places
+    def __init__(self, path: Path, header: Header, places: Sequence[tuple[int, int]]) -> None:
+        self.path, self.header, self.places = path, header, places
 
     def __len__(self) -> int:
         return len(self.places)
@@ -42,7 +43,7 @@ class FiledLayers(Sequence[LayerKV]):
             return [self[i] for i in range(len(self))[place]]
         entry, part = self.places[place]
         # opened anew: arrays that were read once stay in memory as long as their file's table
-        return CacheFile.again(self.path).analysed(entry)[part]
+        return CacheFile.again(self.path, self.header).analysed(entry)[part]
 
 
 def capture_file(
@@ -77,15 +78,15 @@ def capture_file(
             f"'{path}' holds no keys and values that can be analysed: {reasons}",
             "'cachegen inspect' lists what it holds",
         )
-    layers = FiledLayers(path, places)
+    layers = FiledLayers(path, file.header, places)
     valid = sum(keys[0] * keys[1] for keys, *_ in shapes)
-    notices = []
+    notices = list(file.header.notices)
     if allocated > valid:
         notices.append(
             Notice(
                 "padding-left-out",
-                f"of {allocated} rows by head that the file holds {valid} are tokens; the rest is "
-                "padding and left out",
+                f"of {allocated} rows by head that the file holds {valid} are tokens that a cache "
+                "keeps; the rest is padding, or fell out of a window, and is left out",
             )
         )
     if any(x.dtype == mx.float32 for state in file.entries for x in state.floats):
@@ -96,15 +97,9 @@ def capture_file(
                 "before anything is measured, and 16-bit sizes are of those",
             )
         )
-    made_by = file.metadata.get("model")
-    if model is not None and made_by and made_by != model.id:
-        notices.append(
-            Notice(
-                "another-model",
-                f"the file says that '{made_by}' made it; the model here is '{model.id}'",
-            )
-        )
-    pairs = copies_in(path)
+    if model is not None:
+        notices += model_notices(file.metadata, model)
+    pairs = copies_in(file.header.entries)
     if pairs:
         named = [(one, other) for one, other, _ in pairs]
         notices.append(copies_notice(named, sum(size for *_, size in pairs)))
@@ -186,4 +181,5 @@ def iter_all(layers: Sequence[LayerKV]) -> Iterator[LayerKV]:
                 f"cache entry {kv.layer} ({kv.cache}) cannot be given to the model",
                 "quality of a file is measured where every entry can be analysed",
             )
+        kv.check_known("given to the model")
         yield kv

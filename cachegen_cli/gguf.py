@@ -58,7 +58,7 @@ def model_folder(path: Path, progress: Progress = no_progress) -> Path:
     Raises:
         ModelError: gguf2mlx is missing or refuses the file, or the cache cannot be written.
     """
-    folder = _folder_of(path)
+    folder = folder_of(path)
     if folder.is_dir():
         return folder
     if not can_convert():
@@ -102,8 +102,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cachegen"
 
 
-def _folder_of(path: Path) -> Path:
-    """Named by the file's size, time and first MiB, so that another file gets another."""
+def folder_of(path: Path) -> Path:
+    """Return where a file's conversion is kept, or would be.
+
+    The name holds a hash of its size, time and first MiB, so that another file gets another.
+    """
     stat = path.stat()
     digest = hashlib.sha256(f"{_LAYOUT} {stat.st_size} {stat.st_mtime_ns} ".encode())
     with path.open("rb") as file:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +17,7 @@ from cachegen_cli.errors import ModelError, UsageError
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.ranks import gathered, ranks
 from cachegen_cli.results.run import Notice
+from cachegen_cli.weights import dtype_of, fingerprint, kv_dtype, weights_of
 
 DEFAULT_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 BUNDLED_ID = "SmolLM2-135M-Instruct"
@@ -32,8 +31,6 @@ _CONTEXT_NAMES = (
     "seq_length",
 )  # fmt: skip
 
-_OF_NO_MATTER = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
-_SAMPLED = 64  # first numbers of each weight that make its fingerprint
 _LONGEST_REASON = 300  # characters of somebody else's error message
 
 
@@ -83,16 +80,7 @@ class Model:
     @cached_property
     def fingerprint(self) -> str:
         """Of config and weights: the same wherever the same model runs, whatever it computes in."""
-        from mlx.utils import tree_flatten
-
-        told = {k: v for k, v in self.config.items() if k not in _OF_NO_MATTER}
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
-        for name, weight in sorted(tree_flatten(self.network.parameters())):
-            floating = mx.issubdtype(weight.dtype, mx.floating)
-            sample = weight.reshape(-1)[:_SAMPLED].astype(self.dtype if floating else weight.dtype)
-            digest.update(f"{name} {weight.shape} ".encode())
-            digest.update(bytes(memoryview(sample.view(mx.uint8))))
-        return digest.hexdigest()
+        return fingerprint(self.config, weights_of(self.network), self.dtype)
 
     @property
     def context(self) -> int | None:
@@ -210,8 +198,8 @@ def load_model(
     except Exception as error:  # mlx-lm, transformers and the hub raise whatever they like
         raise _load_error(model_id, source, path, error) from error
     network, tokenizer, config = loaded
-    own = _weights_dtype(network)
-    dtype = own if own.size == 2 else mx.float16
+    own = dtype_of(weights_of(network))
+    dtype = kv_dtype(own)
     if dtype != own:
         notices.append(
             Notice(
@@ -253,17 +241,6 @@ def number_in(config: dict[str, Any], names: Sequence[str]) -> int | None:
             if isinstance(number := part.get(name), int) and number > 0:
                 return number
     return None
-
-
-def _weights_dtype(network: Any) -> mx.Dtype:
-    """The floating dtype that most of the weights have: that of the activations."""
-    from mlx.utils import tree_flatten
-
-    sizes: Counter[mx.Dtype] = Counter()
-    for _, array in tree_flatten(network.parameters()):
-        if mx.issubdtype(array.dtype, mx.floating):
-            sizes[array.dtype] += array.size
-    return sizes.most_common(1)[0][0] if sizes else mx.float16
 
 
 def dtype_name(dtype: mx.Dtype) -> str:

@@ -49,20 +49,21 @@ def quality_notices(measured: Sequence[tuple[str, Quality]]) -> list[Notice]:
     ]
 
 
-def _knows_model(source: Capture) -> bool:
-    """Return whether it is known which model made the cache."""
-    return source.loaded is not None or "model" in source.metadata
-
-
 def _plan_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
-    """Say that a plan was made for another model or with other settings."""
-    model, found = source.model.id, {}
+    """Say that a plan was made for another model, or perhaps, or with other settings."""
+    found = {}
     for one in grid:
         plan = one.plan
         if plan is None:
             continue
-        if plan.model and plan.model != model and _knows_model(source):
-            found["plan-for-another-model"] = f"the plan was made for {plan.model}, not for {model}"
+        same = source.is_of(plan.model) if plan.model else True
+        made = f"the plan was made for {plan.model}"
+        if same is None:
+            found["plan-model-not-checked"] = (
+                f"{made}; whether that is {source.model.id} cannot be checked here"
+            )
+        elif not same:
+            found["plan-for-another-model"] = f"{made}, not for {source.model.id}"
         now = (one.group_size, one.keep_first, one.keep_last)
         then = (plan.group_size, plan.keep_first, plan.keep_last)
         if any(a not in (None, b) for a, b in zip(then, now, strict=True)):

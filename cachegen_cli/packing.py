@@ -90,6 +90,7 @@ def _cannot(entry: Entry, cache: str, reason: str) -> InputError:
 
 def _check_packable(kv: LayerKV) -> None:
     """Raise InputError where `unpack` could not make the entry again."""
+    kv.check_known("packed")
     if isinstance(kv.layer, str):
         raise _cannot(kv.layer, kv.cache, "it is part of another")
     if kv.stored:

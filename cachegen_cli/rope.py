@@ -150,7 +150,7 @@ def rotaries(network: Any, layers: Sequence[LayerKV]) -> dict[Entry, Rotary | st
         latent = any(hasattr(module, "kv_lora_rank") for module in network.modules())
         probes = {kv.layer: kv for kv in read_cache(entries, mx.float32)[0]}
         return {
-            kv.layer: _rotary_of(kv, probes[kv.layer], calls, latent)
+            kv.layer: kv.unknown or _rotary_of(kv, probes[kv.layer], calls, latent)
             if kv.layer in probes
             else "the model makes a cache without this entry"
             for kv in layers

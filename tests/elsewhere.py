@@ -2,6 +2,7 @@
 
 elsewhere.py write FILE STREAMS  its classes, and the streams that they were fed
 elsewhere.py compare ONE OTHER   exit 0 if two files load as the same caches
+elsewhere.py chunk FILE STREAMS  a chunk that lost its first tokens, beside a cache of all
 """
 
 from __future__ import annotations
@@ -42,6 +43,18 @@ def write(file, streams):
     mx.save_safetensors(streams, {str(stream): rows(stream) for stream in range(14)})
 
 
+def chunk(file, streams):
+    """201 tokens, of which a chunk of 128 keeps 73: a step cuts its buffer of 256 rows."""
+    x = mx.random.normal((1, HEADS, 201, DIM), key=mx.random.key(0)).astype(mx.float16)
+    caches = [classes.ChunkedKVCache(128), classes.KVCache()]
+    for part in (x[:, :, :200], x[:, :, 200:]):
+        caches[0].maybe_trim_front()
+        for cache in caches:
+            cache.update_and_fetch(part, part + 1)
+    classes.save_prompt_cache(file, caches, {"model": "a model"})
+    mx.save_safetensors(streams, {"0": x})
+
+
 def same(one, other):
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
@@ -59,4 +72,4 @@ def compare(one, other):
 
 
 if __name__ == "__main__":
-    {"write": write, "compare": compare}[sys.argv[1]](*sys.argv[2:])
+    {"write": write, "compare": compare, "chunk": chunk}[sys.argv[1]](*sys.argv[2:])

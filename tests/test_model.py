@@ -190,7 +190,7 @@ def test_damaged_conversion_says_what_to_remove(llama, tmp_path, monkeypatch):
     monkeypatch.setenv("CACHEGEN_CACHE", str(tmp_path))
     file = tmp_path / "m.gguf"
     file.write_bytes(b"GGUF")
-    folder = gguf._folder_of(file)
+    folder = gguf.folder_of(file)
     shutil.copytree(llama, folder)
     (folder / "model.safetensors").write_bytes(b"\x10" * 9)
     for name in ("", "tokenizer_config.json", "config.json"):

@@ -15,7 +15,13 @@ from processes import TEXT
 from cachegen_cli import capture, capture_file, convert
 from cachegen_cli.kvcache import CacheFile
 
-FIRST_OF_B, LAST_WITH_STEPS, LAST_OF_B = "0.19.1", "0.28.0", "0.31.3"
+PADS, CUTS, FIRST_OF_B, LAST_WITH_STEPS, LAST_OF_B = (
+    "0.18.1",
+    "0.19.0",
+    "0.19.1",
+    "0.28.0",
+    "0.31.3",
+)
 ELSEWHERE = Path(__file__).with_name("elsewhere.py")
 
 
@@ -29,7 +35,8 @@ def beside(version: str, *arguments: object) -> None:
         pytest.skip("uv, which installs other versions of mlx-lm, is not here")
     backend = "mlx[cpu]" if sys.platform == "linux" else "mlx"
     needs = [f"mlx-lm=={version}", backend]
-    needs += ["transformers<5"] if version.startswith("0.19") else []
+    needs += {PADS: ["transformers<4.46", "huggingface_hub<0.25"], CUTS: ["transformers<5"],
+              FIRST_OF_B: ["transformers<5"]}.get(version, [])  # fmt: skip
     command = [uv, "run", "--quiet", "--no-project", "--isolated", "--python", sys.executable]
     command += [part for need in needs for part in ("--with", need)] + ["python"]
     there = subprocess.run([*command, "-c", "import mlx_lm"], capture_output=True, timeout=300)
@@ -55,7 +62,8 @@ def chatty(llama, tmp_path_factory):
 @pytest.mark.parametrize(
     ("version", "option", "layout"),
     [
-        ("0.19.0", "--kv-cache-file", "A"),
+        (PADS, "--kv-cache-file", "A"),
+        (CUTS, "--kv-cache-file", "A"),
         (FIRST_OF_B, "--prompt-cache-file", "B"),
         (LAST_OF_B, "--prompt-cache-file", "B"),
     ],
@@ -66,6 +74,7 @@ def test_files_of_their_cache_prompt(version, option, layout, chatty, tmp_path):
     beside(version, "-m", "mlx_lm.cache_prompt", *asked)
     assert CacheFile.open(file).layout == layout
     found = capture_file(file)
+    assert (version == PADS) == ("rows-by-trailing-zeros" in {n.code for n in found.notices})
     # the version may have put the prompt into the template, whose end it cuts off
     mine = capture(str(chatty), TEXT)
     assert len(found.layers) == len(mine.layers)
@@ -105,3 +114,34 @@ def test_their_classes_and_the_way_back(version, tmp_path):
         convert(files[0], files[1], "C")
         convert(files[1], files[2], "B")
         beside(version, ELSEWHERE, "compare", files[0], files[2])
+
+
+@pytest.mark.parametrize(("window", "known"), [(None, True), (300, True), (16, False)])
+def test_windows_of_layout_a(window, known, chatty, tmp_path):
+    file = tmp_path / "other.safetensors"
+    asked = ["--model", chatty, "--prompt", TEXT, "--kv-cache-file", file, "--ignore-chat-template"]
+    asked += ["--max-kv-size", window] if window else []
+    beside(PADS, "-m", "mlx_lm.cache_prompt", *asked)
+    found, mine = capture_file(file), capture(str(chatty), TEXT)
+    codes = {notice.code for notice in found.notices}
+    assert known != ("position-not-known" in codes)
+    tokens = len(mine.tokens)
+    for theirs, ours in zip(found.layers, mine.layers, strict=True):
+        kept = (
+            ours.keys if known else mx.concatenate([ours.keys[:, :4], ours.keys[:, -12:]], axis=1)
+        )
+        assert mx.allclose(theirs.keys, kept, rtol=1e-2, atol=1e-2).item()
+        assert theirs.tokens_seen == (tokens if known else 16)
+        assert theirs.cache == ("RotatingKVCache" if window else "KVCache")
+
+
+def test_chunks_that_lost_tokens(tmp_path):
+    files = [tmp_path / name for name in ("b.safetensors", "fed.safetensors", "c.safetensors")]
+    beside(LAST_OF_B, ELSEWHERE, "chunk", *files[:2])
+    stream = mx.load(str(files[1]))["0"][0]
+    convert(files[0], files[2])
+    for file in (files[0], files[2]):
+        chunk, whole = capture_file(file).layers
+        assert (chunk.tokens_seen, chunk.window, whole.tokens_seen) == (201, 128, 201)
+        assert mx.array_equal(chunk.keys, stream[:, 128:])
+        assert mx.array_equal(chunk.values, stream[:, 128:] + 1)

@@ -94,7 +94,7 @@ def write_b(path, cache, metadata):
                 strings[f"0.{i}.{j}"] = str(value)
         elif name == "ChunkedKVCache":
             arrays |= {f"{i}.0": valid(c.keys, c.offset), f"{i}.1": valid(c.values, c.offset)}
-            strings |= {f"0.{i}.0": str(c.chunk_size), f"0.{i}.1": "248"}  # bogus, as seen
+            strings |= {f"0.{i}.0": str(c.chunk_size), f"0.{i}.1": str(c.start_position)}
         elif name == "QuantizedKVCache":
             for j, part in enumerate((c.keys, c.values)):
                 arrays |= {f"{i}.{j}.{k}": valid(x, c.offset) for k, x in enumerate(part)}

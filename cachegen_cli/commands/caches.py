@@ -40,7 +40,7 @@ def capture(
         given = source.capture_options(artifact.quiet)
         found = captures.capture(given.pop("source"), **given, keep_cache=True, progress=progress)
         result = converting.write_capture(found, artifact.target_file, artifact.layout)
-    artifact.deliver(result, [notice.message for notice in found.notices])
+    artifact.deliver(result, result.messages)
 
 
 @takes_options
@@ -52,4 +52,5 @@ def convert(
     """Rewrite mlx-lm's prompt cache for another version of mlx-lm."""
     from cachegen_cli import converting
 
-    artifact.deliver(converting.convert(file, artifact.target_file, artifact.layout))
+    result = converting.convert(file, artifact.target_file, artifact.layout)
+    artifact.deliver(result, result.messages)

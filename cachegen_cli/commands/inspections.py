@@ -29,7 +29,8 @@ def inspect(
     if file.suffix == ".safetensors":
         from cachegen_cli.promptcache.described import describe
 
-        output.deliver(describe(file))
+        result = describe(file)
+        output.deliver(result, result.messages)
         return
     from cachegen_cli import unpacking
 

@@ -9,9 +9,10 @@ from cachegen_cli.kvcache.layers import LayerKV, Stored, join, split
 from cachegen_cli.kvcache.live import fork, make_cache, untouched
 from cachegen_cli.kvcache.roles import Ranks, assign_roles, copies
 from cachegen_cli.kvcache.writing import LAYOUTS, save_cache
-from cachegen_cli.promptcache.layouts import TOKENS
+from cachegen_cli.promptcache.layouts import FINGERPRINT, TOKENS
 
 __all__ = [
+    "FINGERPRINT",
     "LAYOUTS",
     "TOKENS",
     "CacheFile",

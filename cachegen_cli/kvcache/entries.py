@@ -156,6 +156,7 @@ def _layers(
         rows.window,
         rows.sinks,
         stored=stored,
+        unknown=getattr(entry, "unknown", ""),
         allocated=allocated,
         from_float32=own.size > dtype.size,
     )

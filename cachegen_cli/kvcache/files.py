@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from cachegen_cli.errors import InputError
 from cachegen_cli.kvcache.entries import read_entry
 from cachegen_cli.kvcache.layers import LayerKV
 from cachegen_cli.kvcache.roles import assign_roles
-from cachegen_cli.promptcache.header import read_header
-from cachegen_cli.promptcache.layouts import TOKENS, BrokenCache, State, parse, what_is_wrong
+from cachegen_cli.promptcache.arrays import Described
+from cachegen_cli.promptcache.header import Header, read_header
+from cachegen_cli.promptcache.layouts import TOKENS, BrokenCache, State, what_is_wrong
 from cachegen_cli.results.run import Skipped
 
 # whatever a file that is none may make the readers stumble over
@@ -24,15 +26,13 @@ class CacheFile:
     """A prompt-cache file, opened: arrays are read when they are evaluated.
 
     Attributes:
-        layout: "A", "B" or "C".
-        entries: what the file says of each.
-        metadata: the user's.
+        header: what it says without the data.
+        entries: the same with arrays of MLX.
     """
 
     path: Path
-    layout: str
+    header: Header
     entries: list[State]
-    metadata: dict[str, str]
     skipped: list[Skipped] = field(default_factory=list)
 
     @classmethod
@@ -44,19 +44,27 @@ class CacheFile:
         """
         if not path.is_file():
             raise InputError(f"there is no prompt cache '{path}'", "check the path")
-        read_header(path)  # says what is wrong in words, where MLX would not
-        return cls.again(path)
+        return cls.again(path, read_header(path))
 
     @classmethod
-    def again(cls, path: Path) -> CacheFile:
+    def again(cls, path: Path, header: Header) -> CacheFile:
         """Open a file whose header was read already; errors as in `open`."""
         try:
-            loaded: Any = mx.load(str(path), return_metadata=True)
-            arrays, metadata = loaded
-            layout, user, entries = parse(arrays, metadata)
+            arrays: Any = mx.load(str(path))
+            entries = [_loaded(entry, arrays) for entry in header.entries]
         except _BROKEN as error:
             raise _no_cache(path, error) from error
-        return cls(path, layout, entries, user)
+        return cls(path, header, entries)
+
+    @property
+    def layout(self) -> str:
+        """Which one the file has: "A", "B" or "C"."""
+        return self.header.layout
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The user's."""
+        return self.header.metadata
 
     def take_tokens(self) -> list[int]:
         """The prompt's token ids, out of the metadata, where they are there."""
@@ -83,8 +91,19 @@ class CacheFile:
         return layers
 
 
+def _loaded(value: Any, arrays: Mapping[str, mx.array]) -> Any:
+    """Put a file's arrays in the place of their descriptions."""
+    if isinstance(value, Described):
+        return arrays[value.name]
+    if isinstance(value, State):
+        return State(**{name: _loaded(part, arrays) for name, part in vars(value).items()})
+    if isinstance(value, list):
+        return [_loaded(part, arrays) for part in value]
+    return value
+
+
 def _check(entry: State) -> None:
-    """Raise BrokenCache unless an entry's arrays are of one shape."""
+    """Raise BrokenCache unless an entry's numbers fit its arrays."""
     own = vars(entry)
     for part in own.get("caches", ()):
         _check(part)
@@ -93,12 +112,8 @@ def _check(entry: State) -> None:
     if keys is None:
         return
     packed = isinstance(keys, list | tuple)
-    pairs = zip(keys, values, strict=True) if packed else [(keys, values)]
-    for x, y in pairs:
-        if x.ndim != 4 or y.ndim != 4 or x.shape[:3] != y.shape[:3]:
-            raise BrokenCache(f"keys {x.shape} and values {y.shape} are not of one entry")
-        if not packed and not all(mx.issubdtype(a.dtype, mx.floating) for a in (x, y)):
-            raise BrokenCache("keys and values are no floating-point numbers")
+    if not packed and not all(mx.issubdtype(x.dtype, mx.floating) for x in (keys, values)):
+        raise BrokenCache("keys and values are no floating-point numbers")
     rows = (keys[0] if packed else keys).shape[2]
     for name in ("offset", "start_position", "keep", "max_size", "_idx", "chunk_size"):
         value = own.get(name, 0)
@@ -108,7 +123,7 @@ def _check(entry: State) -> None:
         raise BrokenCache(f"a window of {own['max_size']} keeps {own.get('keep')}")
     if isinstance(own.get("_idx"), int) and own["_idx"] > rows:
         raise BrokenCache(f"its write place is {own['_idx']} of {rows} rows")
-    offset = own.get("offset", rows)
+    offset = own["offset"]
     held = offset - own.get("start_position", 0) if isinstance(offset, int) else 0
     if not held >= 0 or (held > rows and "max_size" not in own):
         raise BrokenCache(f"{held} tokens in {rows} rows")

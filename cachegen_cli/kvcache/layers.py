@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cachegen_cli.device import mx
+from cachegen_cli.errors import InputError
 from cachegen_cli.results.spans import Entry, spans
 
 Packed = tuple[mx.array, mx.array, mx.array]
@@ -51,6 +52,7 @@ class LayerKV:
             and the rotated key in that of values; "index" for the keys of sparse attention.
         stored: the codes, where the cache is quantized already; keys and values are then what
             they stand for.
+        unknown: why it cannot be made again: what a file leaves out of its rows or positions.
         allocated: tokens that the cache has room for.
         from_float32: whether keys and values are rounded from float32, which holds larger numbers.
     """
@@ -65,6 +67,7 @@ class LayerKV:
     members: tuple[tuple[Entry, int], ...] = ()
     role: str = "kv"
     stored: Stored | None = None
+    unknown: str = ""
     allocated: int = field(default=0, compare=False)
     from_float32: bool = field(default=False, compare=False)
 
@@ -77,6 +80,14 @@ class LayerKV:
     def name(self) -> str:
         """For people: "layer 5" or "layers 0-29"."""
         return f"layer{'s' if self.members else ''} {spans(self.layers)}"
+
+    def check_known(self, done: str) -> None:
+        """Raise InputError where a cache like it cannot be made, which is what is to be done."""
+        if self.unknown:
+            raise InputError(
+                f"cache entry {self.layer} ({self.cache}) cannot be {done}: {self.unknown}",
+                "make the file again from its prompt, with 'cachegen capture'",
+            )
 
 
 def join(layers: Sequence[LayerKV]) -> LayerKV:

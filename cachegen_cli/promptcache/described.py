@@ -1,4 +1,4 @@
-"""A prompt-cache file's entries from its header alone."""
+"""A prompt-cache file's entries from its header, and from the ends of what that does not count."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cachegen_cli.errors import InputError
+from cachegen_cli.promptcache.counting import ROWS_UNKNOWN
 from cachegen_cli.promptcache.header import read_header
 from cachegen_cli.promptcache.layouts import TOKENS, BrokenCache, State, what_is_wrong
 from cachegen_cli.results.cachefile import CacheEntry, PromptCacheFile
@@ -28,21 +29,27 @@ def describe(
     Raises:
         InputError: there is no such file, or it is no prompt cache.
     """
-    path = Path(path)
-    layout, metadata, states, size = read_header(path)
-    tokens = metadata.get(TOKENS, "").split()
+    header = read_header(Path(path))
+    tokens = header.metadata.get(TOKENS, "").split()
     if tokens and all(token.isdecimal() for token in tokens):
-        del metadata[TOKENS]
+        del header.metadata[TOKENS]
     else:  # somebody else's
         tokens = []
     try:
-        entries = [entry for place, state in enumerate(states) for entry in _entries(place, state)]
+        entries = [e for place, state in enumerate(header.entries) for e in _entries(place, state)]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise InputError(
             f"'{path}' is not a prompt cache: {what_is_wrong(error)}", "get it again"
         ) from error
     return PromptCacheFile(
-        action, str(path), layout, size, metadata, len(tokens), tuple(entries), warnings
+        action,
+        str(path),
+        header.layout,
+        header.file_bytes,
+        header.metadata,
+        len(tokens),
+        tuple(entries),
+        (*warnings, *header.notices),
     )
 
 
@@ -62,13 +69,10 @@ def _entries(place: Entry, state: State) -> list[CacheEntry]:
         return [CacheEntry(place, state.cls, *nothing, allocated, allocated)]
     packed = isinstance(keys, list | tuple)
     first = keys[0] if packed else keys
-    seen = _int(own.get("offset", first.shape[_ROWS]))
+    seen = _int(own["offset"])
     held = seen - _int(own.get("start_position", 0))
     rows = min(_int(own["_idx"]) if state.cls == "BatchKVCache" else held, first.shape[_ROWS])
-    other = values[0] if packed else values
-    if rows < 0 or first.shape[:3] != other.shape[:3]:
-        raise BrokenCache(f"{rows} tokens in rows {first.shape} and {other.shape}")
-    if held > rows and "max_size" not in own:
+    if rows < 0 or (held > rows and "max_size" not in own):
         raise BrokenCache(f"{seen} tokens in {rows} rows")
     if "max_size" in own:
         rows = min(rows, _int(own["max_size"]))
@@ -83,9 +87,9 @@ def _entries(place: Entry, state: State) -> list[CacheEntry]:
             _shape(keys, rows, bits),
             _shape(values, rows, bits),
             f"{bits} bits" if packed else str(first.dtype),
-            rows,
+            None if own.get("unknown") == ROWS_UNKNOWN else rows,
             first.shape[_ROWS],
-            seen,
+            None if own.get("unknown") else seen,
             valid,
             allocated,
         )

@@ -78,7 +78,10 @@ def _b_state(state: State) -> tuple[Any, Any]:
     elif "max_size" in own:  # a ring is written whole, with where it begins
         n = int(own.get("_offset", own["offset"]))
     else:
-        n = int(own.get("offset", rows)) - int(own.get("start_position", 0))
+        lost = int(own.get("start_position", 0))
+        if lost:  # mlx-lm takes the rows that it finds there for all that were seen
+            raise ValueError(f"layout B has no place for a {state.cls} that has lost {lost} tokens")
+        n = int(own.get("offset", rows))
     info = [str(own[name]) for name in META.get(state.cls, ())]
     more = [own[name] for name in BATCH] if state.cls.startswith("Batch") else []
     return [cut(keys, n), cut(values, n), *more], info or ""

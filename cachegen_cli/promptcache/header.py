@@ -1,55 +1,39 @@
-"""What the header of a prompt-cache file says: shapes and sizes, without MLX or the data."""
+"""What a prompt-cache file says of itself: shapes, sizes and tokens, without MLX."""
 
 from __future__ import annotations
 
 import json
 import os
 import struct
-from math import prod
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cachegen_cli.errors import InputError
+from cachegen_cli.promptcache.arrays import Described
+from cachegen_cli.promptcache.counting import settle
 from cachegen_cli.promptcache.layouts import BrokenCache, State, parse, what_is_wrong
+from cachegen_cli.results.run import Notice
 
 _LONGEST = 1 << 28  # bytes of a header
-_SMALL = 1 << 12  # numbers of an array that is read with the header: lengths, names
-_SIZES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8,
-    "U32": 4, "U16": 2, "U8": 1, "BOOL": 1, "C64": 8,
-}  # fmt: skip
-_CODES = {"I64": "q", "I32": "i", "I16": "h", "I8": "b", "U64": "Q", "U32": "I", "U16": "H",
-          "U8": "B", "F32": "f", "F64": "d", "BOOL": "?"}  # fmt: skip
 
 
-class Described:
-    """An array of a file: its shape and dtype; a few numbers of it can be read."""
+@dataclass(frozen=True)
+class Header:
+    """What a file's header says.
 
-    def __init__(self, path: Path, start: int, entry: dict[str, Any]) -> None:
-        self.path, self.dtype = path, str(entry["dtype"])
-        self.shape = tuple(map(int, entry["shape"]))
-        if self.dtype not in _SIZES:
-            raise BrokenCache(f"an array of the unknown dtype {self.dtype}")
-        first, end = map(int, entry["data_offsets"])
-        self.offset, self.nbytes = start + first, end - first
-        if not 0 <= first <= end:
-            raise BrokenCache("an array of it lies before its beginning")
-        if self.nbytes != prod(self.shape) * _SIZES[self.dtype] or min(self.shape, default=0) < 0:
-            raise BrokenCache(f"an array {self.shape} of {self.dtype} in {self.nbytes} bytes")
+    Attributes:
+        layout: "A", "B" or "C".
+        metadata: the user's.
+        entries: with `Described` arrays.
+        file_bytes: the file's length.
+        notices: how it was found what entries have seen, where the layout does not say it.
+    """
 
-    def tolist(self) -> list[Any]:
-        """Its numbers, if they are few."""
-        n = prod(self.shape)
-        if n > _SMALL:
-            raise BrokenCache(f"{n} numbers where few are expected")
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            return list(struct.unpack(f"<{n}{_CODES[self.dtype]}", file.read(self.nbytes)))
-
-    def item(self) -> Any:
-        """Its only number."""
-        [value] = self.tolist()
-        return value
+    layout: str
+    metadata: dict[str, str]
+    entries: list[State]
+    file_bytes: int
+    notices: list[Notice]
 
 
 def _table(path: Path) -> tuple[int, dict[str, str], dict[str, Described]]:
@@ -70,7 +54,7 @@ def _table(path: Path) -> tuple[int, dict[str, str], dict[str, Described]]:
     metadata = table.pop("__metadata__", None) or {}
     if not all(isinstance(value, str) for value in metadata.values()):
         raise BrokenCache("its metadata are not all texts")
-    arrays = {name: Described(path, 8 + length, entry) for name, entry in table.items()}
+    arrays = {name: Described(path, name, 8 + length, entry) for name, entry in table.items()}
     end = 0
     for one in sorted(arrays.values(), key=lambda one: (one.offset, one.nbytes)):
         if one.nbytes and one.offset < end:
@@ -81,8 +65,8 @@ def _table(path: Path) -> tuple[int, dict[str, str], dict[str, Described]]:
     return size, metadata, arrays
 
 
-def read_header(path: Path) -> tuple[str, dict[str, str], list[State], int]:
-    """(layout, the user's metadata, entries with `Described` arrays, the file's length).
+def read_header(path: Path) -> Header:
+    """Read a file's header, and the end of buffers whose tokens it does not count.
 
     Raises:
         InputError: there is no such file, or it is no prompt cache.
@@ -90,6 +74,7 @@ def read_header(path: Path) -> tuple[str, dict[str, str], list[State], int]:
     try:
         size, metadata, arrays = _table(path)
         layout, user, entries = parse(arrays, metadata)
+        return Header(layout, user, entries, size, settle(entries))
     except OSError as error:
         raise InputError(
             f"'{path}' cannot be read: {error.strerror}", "name a prompt-cache file"
@@ -100,4 +85,3 @@ def read_header(path: Path) -> tuple[str, dict[str, str], list[State], int]:
             f"'{path}' is not a prompt cache: {what_is_wrong(error)}",
             "name a .cgkv file, or one that mlx_lm.cache_prompt or 'cachegen capture' wrote",
         ) from error
-    return layout, user, entries, size

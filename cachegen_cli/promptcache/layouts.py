@@ -4,7 +4,8 @@ A  until October 2024: arrays ``{i}_keys`` and ``{i}_values``
 B  mlx-lm 0.19.1 to 0.31.3: arrays ``i.0``, ``i.1``; metadata [info, user's, classes]
 C  from 0.32.0: arrays of padded buffers and scalars; metadata [user's, classes, scalars]
 
-No file says which. Arrays may be MLX's or what `header` reads of them.
+No file says which. What an entry has seen is None where its layout leaves it out; `counting`
+finds it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-TOKENS = "tokens"  # key of a prompt cache's metadata
+# keys of a prompt cache's metadata: the prompt's token ids, what tells its model from others
+TOKENS, FINGERPRINT = "tokens", "model_fingerprint"
 # the attributes of each class in the order of its state in layout C
 FIELDS: dict[str, tuple[str, ...]] = {
     "KVCache": ("keys", "values", "offset"),
@@ -42,6 +44,7 @@ META: dict[str, tuple[str, ...]] = {
     "ChunkedKVCache": ("chunk_size", "start_position"),
     "BatchRotatingKVCache": ("max_size", "_offset", "_idx", "rotated"),
 }
+_SINKS_A = 4  # rows that --max-kv-size kept at the front until 0.19.0
 _META_TO_0_28_0 = {
     "QuantizedKVCache": ("step", "offset", "group_size", "bits"),
     "RotatingKVCache": ("keep", "max_size", "step", "offset", "_idx"),
@@ -100,7 +103,7 @@ def parse(
     """
     layout = layout_of(arrays, metadata)
     if layout == "A":
-        return layout, dict(metadata), _entries_a(arrays)
+        return layout, dict(metadata), _entries_a(arrays, metadata)
     if layout == "B":
         classes = _nested(_below("2.", metadata))
         states, infos = _nested(arrays), _nested(_below("0.", metadata))
@@ -139,13 +142,16 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _entries_a(arrays: Mapping[str, Any]) -> list[State]:
+def _entries_a(arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> list[State]:
     n = 1 + max(int(name.split("_")[0]) for name in arrays)
-    return [_growing(arrays[f"{i}_keys"], arrays[f"{i}_values"]) for i in range(n)]
-
-
-def _growing(keys: Any, values: Any) -> State:
-    return State("KVCache", keys=keys, values=values, offset=keys.shape[ROWS])
+    window = metadata.get("max_kv_size", "")  # "None" where none was asked for
+    name, ring = "KVCache", {}
+    if window.isdecimal():
+        name, ring = "RotatingKVCache", {"keep": _SINKS_A, "max_size": int(window), "_idx": None}
+    return [
+        State(name, keys=arrays[f"{i}_keys"], values=arrays[f"{i}_values"], offset=None, **ring)
+        for i in range(n)
+    ]
 
 
 def _state_b(name: str, state: Any, info: Any) -> State:
@@ -162,13 +168,9 @@ def _state_b(name: str, state: Any, info: Any) -> State:
         return State(name, keys=None, values=None, offset=0)
     keys, values = _at(state, 0), _at(state, 1)
     _check_both(name, keys, values)
-    rows = (keys[0] if isinstance(keys, list) else keys).shape[ROWS]
-    own = _numbers(name, info) if name in META else {}
+    own = {"offset": None} | (_numbers(name, info) if name in META else {})
     if name.startswith("Batch"):
-        own = {"_idx": rows} | own | dict(zip(BATCH, state[2:], strict=True))
-    own.setdefault("offset", rows)
-    if name == "ChunkedKVCache":  # its own numbers can be wrong: all stored rows are valid
-        own |= {"offset": rows, "start_position": 0}
+        own = {"_idx": keys.shape[ROWS]} | own | dict(zip(BATCH, state[2:], strict=True))
     return State(name, keys=keys, values=values, **own)
 
 
@@ -195,12 +197,9 @@ def _state_c(name: str, state: Any) -> State:
         return State(name, caches=[_state_c(sub, part) for part, sub in state])
     if name not in FIELDS:
         return State(name, arrays=_leaves(state))
-    found = State(name, **dict(zip(FIELDS[name], state, strict=True)))
     if name != "ArraysCache":
         _check_both(name, state[0], state[1])
-    if name == "ConcatenateKVCache":
-        found.offset = found.keys.shape[ROWS]  # type: ignore[attr-defined]
-    return found
+    return State(name, **{"offset": None} | dict(zip(FIELDS[name], state, strict=True)))
 
 
 def _below(prefix: str, items: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,7 @@ def cache_file_view(result: PromptCacheFile, wide: bool) -> View:
         f"{_versions(result)}; tokens' rows and states take {si_bytes(result.valid_bytes)} "
         f"of {si_bytes(result.allocated_bytes)}. {held_tokens(result.prompt_tokens)}",
         *([f"Metadata: {metadata}."] if metadata else []),
+        *(f"Warning: {notice.message}." for notice in result.warnings),
     ]
     title = f"Prompt cache of {counted(len(result.entries), 'entry')}"
     return View(title, columns, rows, notes=notes)

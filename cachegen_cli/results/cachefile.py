@@ -19,9 +19,10 @@ class CacheEntry:
         keys, values: shapes of the tokens' rows [batch, heads, tokens, head_dim]; None where it
             has none.
         dtype: of the keys, as the file names it.
-        tokens, tokens_allocated: rows of tokens, and rows that the file has room for.
-        tokens_seen: that went through.
-        valid_bytes, allocated_bytes: of the tokens' rows, and of all arrays.
+        tokens, tokens_allocated: rows of tokens, None where the file does not tell them from its
+            padding, and rows that it has room for.
+        tokens_seen: that went through; None where it has none, or that is not known.
+        valid_bytes, allocated_bytes: of the rows that are read as tokens', and of all arrays.
     """
 
     entry: Entry
@@ -47,7 +48,8 @@ class PromptCacheFile:
         file_bytes: its length.
         metadata: the user's strings.
         prompt_tokens: token ids in the metadata.
-        warnings: of what made the file.
+        warnings: of what made the file, and how it was found which rows are tokens where the
+            layout does not say it.
     """
 
     kind: ClassVar = "prompt-cache"
@@ -59,6 +61,11 @@ class PromptCacheFile:
     prompt_tokens: int
     entries: tuple[CacheEntry, ...]
     warnings: tuple[Notice, ...] = ()
+
+    @property
+    def messages(self) -> list[str]:
+        """The warnings for people."""
+        return [notice.message for notice in self.warnings]
 
     @property
     def valid_bytes(self) -> int:
