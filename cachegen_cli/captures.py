@@ -21,6 +21,7 @@ from cachegen_cli.prompt import DEFAULT_SAMPLE, LONG_SAMPLE, Prompt, read_prompt
 from cachegen_cli.ranks import gathered
 from cachegen_cli.reading import cut, encode, prefill
 from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo, Skipped
+from cachegen_cli.results.settings import StoredCodes
 from cachegen_cli.results.spans import Entry, index_of, shifted
 from cachegen_cli.rope import Rotary, rotaries
 from cachegen_cli.rows import Context, without_model
@@ -94,6 +95,14 @@ class Capture:
     def fingerprint(self) -> str:
         """Of the model that made it; "" where that is not at hand."""
         return self.loaded.fingerprint if self.loaded else ""
+
+    @cached_property
+    def stored(self) -> StoredCodes | None:
+        """The entries that are quantized already, to which no settings apply."""
+        codes = [kv.stored.text for kv in self.layers if kv.stored]
+        if not codes:
+            return None
+        return StoredCodes("; ".join(dict.fromkeys(codes)), len(codes), len(self.layers))
 
     @property
     def context(self) -> Context:

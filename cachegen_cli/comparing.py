@@ -81,7 +81,7 @@ def compare(
         raise UsageError("there are no schemes to compare", f"choose from {', '.join(SCHEMES)}")
     asked = [settings for _, settings in curves]
     for settings in asked:
-        check(settings)
+        check(settings, shipped=False)
     texts = captured(source, prompt, progress, capture_options, continuation, asked)
     trials = Trials(_unseen(texts, known), "compare", progress)
     dims = {x.shape[2] for text, _ in trials.texts for kv in text.layers

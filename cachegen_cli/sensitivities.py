@@ -39,7 +39,7 @@ def sensitivity(
         CachegenError: settings, model or texts that cannot be used.
     """
     settings = settings or Settings()
-    check(settings)
+    check(settings, shipped=False)
     texts = captured(source, prompt, progress, capture_options, continuation, [settings])
     trials = Trials(texts, "sensitivity", progress)
     settings = stepped(settings, *trials.texts[0])
@@ -47,4 +47,5 @@ def sensitivity(
     measured = trials.measure(settings)
     rows = trials.each_alone(settings)
     together = Positions.of([text.positions for text in measured if text.positions]).quality()
-    return Sensitivity(trials.run(settings, measured), settings, rows, together)
+    applied = measured[0].sizes.settings
+    return Sensitivity(trials.run(settings, measured), applied, rows, together)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from cachegen_cli.report.columns import profile_sentence, skipped_notes, title_of, yes_no
+from cachegen_cli.report.columns import (
+    profile_sentence,
+    skipped_notes,
+    stored_notes,
+    title_of,
+    yes_no,
+)
 from cachegen_cli.report.plot import Point, scatter
 from cachegen_cli.report.qualities import ALL, DEFINED, KL
 from cachegen_cli.report.table import Column, Row, View
@@ -45,6 +51,7 @@ def comparison_view(result: Comparison, wide: bool) -> View:
         if result.at_bits
         else f"KL {result.target.value:.3g} nats"
     )
+    shared = Settings(stored=result.points[0].settings.stored)
     notes = [
         _winner(result, where),
         f"Above: where each scheme's curve meets {where}, straight between measured points in bits "
@@ -54,6 +61,7 @@ def comparison_view(result: Comparison, wide: bool) -> View:
         "stored, and than the seed's groups at the same place of their curve.",
         *_out_of_reach(result, where),
         *_profiles(result),
+        *stored_notes(shared),
         DEFINED,
         *skipped_notes(result.run),
     ]
@@ -68,7 +76,7 @@ def comparison_view(result: Comparison, wide: bool) -> View:
         "coded bits an element",
         "KL in nats. " + ", ".join(f"{marks[i]}: {n}" for i, n in enumerate(result.schemes)),
     )
-    return View(title_of(result.run, Settings(), grid=True), columns, rows, points, notes, drawing)
+    return View(title_of(result.run, shared, grid=True), columns, rows, points, notes, drawing)
 
 
 def _out_of_reach(result: Comparison, where: str) -> list[str]:

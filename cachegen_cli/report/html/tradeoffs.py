@@ -12,6 +12,7 @@ from cachegen_cli.report.units import bits, error, percent, rough, si_bytes
 from cachegen_cli.results.analyses import Sweep, pareto
 from cachegen_cli.results.comparison import Comparison, curve_of
 from cachegen_cli.results.planning import Candidate, Plan
+from cachegen_cli.results.settings import Settings
 
 _BITS, _KL = "coded bits an element", "KL in nats (logarithmic)"
 _BEST = "Full points: no other has both fewer bits and less loss."
@@ -69,7 +70,7 @@ def _curve(result: Sweep) -> Panel:
         rate = row.totals.entropy_bits_per_element if rate is None else rate
         lost = row.quality.kl_nats if row.quality else row.totals.relative_rms_error
         stderr = row.quality.kl_nats_stderr if row.quality else None
-        points.append(Dot(rate, lost, f"{row.settings.widths} bits", bool(optimal), stderr or 0.0))
+        points.append(Dot(rate, lost, _name(row.settings), bool(optimal), stderr or 0.0))
         listed.append(
             (row.settings.label, bits(rate), error(lost), rough(stderr), "yes" if optimal else "")
         )
@@ -85,6 +86,10 @@ def _curve(result: Sweep) -> Panel:
         ("setting", "bits/el", "KL nats" if measured else "rms error", "±", "Pareto"), listed
     )
     return Panel("Rate and distortion", curves([("", points)], _BITS, up), about, behind)
+
+
+def _name(settings: Settings) -> str:
+    return f"{settings.widths} bits" if settings.key_bits else settings.label
 
 
 def _marked(points: Sequence[Dot]) -> list[Dot]:
