@@ -203,7 +203,12 @@ def capture_texts(
             max_prompt_tokens = SAMPLE_CONTEXT + (continuation or CONTINUATION)
     texts = texts_of(prompts)
     started = time.perf_counter()
-    if not isinstance(model, Model):
+    if isinstance(model, Model):
+        if adapter_path or revision:
+            raise UsageError(
+                "a model that is loaded takes no adapters and no revision", "give load_model them"
+            )
+    else:
         model = load_model(
             model,
             adapter_path=adapter_path,
