@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +12,8 @@ from cachegen_cli.errors import CachegenError, UsageError
 from cachegen_cli.infos import tool_versions
 from cachegen_cli.measuring import Measured, measure_texts, pooled_over, stepped
 from cachegen_cli.model import Model, one_line
-from cachegen_cli.notices import notices_of, quality_notices
+from cachegen_cli.notices import check_applies, notices_of, quality_notices
 from cachegen_cli.planes import STAGES
-from cachegen_cli.profilefiles import load_profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Reference
 from cachegen_cli.ranks import ALONE, Ranks, gathered, ranks
@@ -24,12 +22,13 @@ from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.planning import Plan
 from cachegen_cli.results.run import Run
 from cachegen_cli.results.settings import Settings
-from cachegen_cli.schedules import SCHEDULES, check, settings_with
-from cachegen_cli.schemes import SCHEMES, parse
+from cachegen_cli.schedules import SCHEDULES, check, settings_of
+from cachegen_cli.schemes import parse, scheme_named
 from cachegen_cli.stepping import is_open
 from cachegen_cli.texts import Texts
 from cachegen_cli.units import profile_of
 
+WIDTHS = (2, 3, 4, 8)  # of a sweep
 PROMPTS = "prompts"  # are what processes share out, unless they share a model
 Source = Capture | Sequence[Capture] | str | Model | None
 """Captures to use again, or a model."""
@@ -39,10 +38,10 @@ def analyze(
     source: Source = None,
     prompt: Texts = None,
     *,
-    bits: int = 4,
+    bits: int | None = None,
     key_bits: int | None = None,
     value_bits: int | None = None,
-    group_size: int = 32,
+    group_size: int | None = None,
     scheme: str = "group",
     schedule: str | Path | Plan = "uniform",
     delta: str = "auto",
@@ -61,8 +60,9 @@ def analyze(
     Args:
         source: a `Capture` to use again, or several, or the model that `capture_texts` takes.
         prompt: the text or texts that `capture_texts` takes; over several, sizes are sums.
-        bits: code width of keys and values; ``key_bits`` and ``value_bits`` override it.
-        group_size: tokens a group.
+        bits: code width of keys and values, 4 where the scheme has one; ``key_bits`` or
+            ``value_bits`` overrides it.
+        group_size: tokens a group, 32 by default, or channels a group of scheme mlx, 64.
         scheme: NAME or NAME:key=value,... of `schemes.SCHEMES`.
         schedule: "uniform", "depth" for fewer bits in deeper layers (`layer_group_bits`), or
             a `Plan` or its file, which decides all widths.
@@ -72,7 +72,7 @@ def analyze(
         profile: file of a profile of the model, for schemes that use one.
         quality: measure what the compressed cache does to predictions, too.
         continuation: the last tokens of each text, which are left out of the cache for that;
-            None for 256, or half of a shorter text.
+            None for 256, or half of a shorter text. Where it is given, quality is measured.
         detail: count how often codes occur and what groups of channels take, too.
         progress: called with (stage, done, of).
         capture_options: further arguments of `capture_texts`.
@@ -80,22 +80,21 @@ def analyze(
     Raises:
         CachegenError: settings, model or prompt that cannot be used.
     """
-    name, options = parse(scheme)
-    base = Settings(
-        scheme=name,
-        options=options,
-        key_bits=bits if key_bits is None else key_bits,
-        value_bits=bits if value_bits is None else value_bits,
+    settings = settings_of(
+        scheme,
+        bits=bits,
+        key_bits=key_bits,
+        value_bits=value_bits,
+        schedule=schedule,
+        profile=profile,
         group_size=group_size,
         delta=delta,
         pooled=pooled,
         keep_first=keep_first,
         keep_last=keep_last,
-        profile=load_profile(profile).info if profile else None,
     )
-    grid = [settings_with(schedule, base)]
     run, rows = _measured(
-        source, prompt, grid, quality, continuation, progress, capture_options, detail
+        source, prompt, [settings], quality, continuation, progress, capture_options, detail
     )
     return Analysis(run, rows[0])
 
@@ -104,8 +103,8 @@ def sweep(
     source: Source = None,
     prompt: Texts = None,
     *,
-    bits: Sequence[int] = (2, 3, 4, 8),
-    group_sizes: Sequence[int] = (32,),
+    bits: Sequence[int] | None = None,
+    group_sizes: Sequence[int] | None = None,
     scheme: str = "group",
     schedule: str | Path | Plan = "uniform",
     delta: str = "auto",
@@ -120,30 +119,31 @@ def sweep(
 ) -> Sweep:
     """Measure every width with every group size on the KV cache of one prefill a text.
 
-    Args and errors as in `analyze`; rows run through ``bits`` for each group size in turn. A
-    plan adds a row to the uniform widths of each group size.
+    Args and errors as in `analyze`; rows run through ``bits`` (2, 3, 4 and 8, or one row where
+    the scheme has no widths) for each group size in turn. A plan adds a row to the uniform widths
+    of each group size.
+
+    Raises:
+        InputError: there are several settings, and the cache is quantized already.
     """
-    name, options = parse(scheme)
-    rest = Settings(
-        scheme=name,
-        options=options,
-        delta=delta,
-        pooled=pooled,
-        keep_first=keep_first,
-        keep_last=keep_last,
-        profile=load_profile(profile).info if profile else None,
-    )
-    if not SCHEMES[name].has_bits:
-        bits, group_sizes = bits[:1], group_sizes[:1]  # one row, since neither counts
+    rest: dict[str, Any] = {
+        "profile": profile,
+        "delta": delta,
+        "pooled": pooled,
+        "keep_first": keep_first,
+        "keep_last": keep_last,
+    }
+    usual = WIDTHS if scheme_named(parse(scheme)[0]).has_bits else (None,)
+    widths = usual if bits is None else tuple(dict.fromkeys(bits))
     named = schedule in SCHEDULES
     grid = []
-    for group_size in dict.fromkeys(group_sizes):
-        base = replace(rest, group_size=group_size)
-        for width in dict.fromkeys(bits):
-            uniform = replace(base, key_bits=width, value_bits=width)
-            grid.append(settings_with(schedule if named else "uniform", uniform))
-        if not named:
-            grid.append(settings_with(schedule, base))
+    for size in (None,) if group_sizes is None else dict.fromkeys(group_sizes):
+        of_rows = [(width, schedule if named else "uniform") for width in widths]
+        of_rows += [] if named else [(None, schedule)]
+        grid += [
+            settings_of(scheme, bits=width, schedule=rule, group_size=size, **rest)
+            for width, rule in of_rows
+        ]
     if not grid:
         raise UsageError("nothing to sweep", "give at least one width and one group size")
     run, rows = _measured(source, prompt, grid, quality, continuation, progress, capture_options)
@@ -163,6 +163,7 @@ def _measured(
     """Every setting on every text, shared out over ranks, or read by all of them together."""
     together = options.get("shard", PROMPTS) != PROMPTS
     share = ALONE if together else ranks()
+    quality = quality or bool(continuation)
     for settings in grid:
         check(settings)
     if share.size > 1 and any(is_open(settings) for settings in grid):
@@ -218,6 +219,8 @@ def _one_by_one(
 ) -> Iterator[_OneText]:
     """Only one text's cache and reference are held at a time."""
     for text in texts:
+        if len(grid) > 1:
+            check_applies(text, "a sweep of several settings")
         started = time.perf_counter()
         reference, seconds = None, {}
         if quality:
@@ -256,7 +259,12 @@ def captured(
             **options,
         )
         return
-    if prompts is not None or options or continuation:
+    if continuation:
+        raise UsageError(
+            "a cache has its prompt already, and a text after it is read whole",
+            "leave out the continuation (--continuation)",
+        )
+    if prompts is not None or options:
         raise UsageError("a capture has its prompt already", "leave out prompt and its options")
     given = [source] if isinstance(source, Capture) else list(source)
     yield from given[share.rank :: share.size]

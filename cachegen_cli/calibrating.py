@@ -66,7 +66,7 @@ def calibrate(
     prompts = texts_of(prompt)
     model = source
     if not isinstance(model, Model):
-        given = {key: capture_options[key] for key in _MODEL_OPTIONS if key in capture_options}
+        given = {key: capture_options.pop(key) for key in _MODEL_OPTIONS if key in capture_options}
         model = load_model(model, **given, progress=progress)
     kl: Weights = {}
     if weigh:

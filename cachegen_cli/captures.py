@@ -22,6 +22,7 @@ from cachegen_cli.prompt import DEFAULT_SAMPLE, LONG_SAMPLE, Prompt, read_prompt
 from cachegen_cli.ranks import gathered
 from cachegen_cli.reading import cut, encode, prefill
 from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo, Skipped
+from cachegen_cli.results.settings import StoredCodes
 from cachegen_cli.results.spans import Entry, index_of, shifted
 from cachegen_cli.rope import Rotary, rotaries
 from cachegen_cli.rows import Context, without_model
@@ -102,6 +103,14 @@ class Capture:
         """Tell whether a model's name stands for the one that made it, as far as that is known."""
         names = (self.model.id, self.metadata.get("model"))
         return is_model(name, names, self.fingerprint)
+
+    @cached_property
+    def stored(self) -> StoredCodes | None:
+        """The entries that are quantized already, to which no settings apply."""
+        codes = [kv.stored.text for kv in self.layers if kv.stored]
+        if not codes:
+            return None
+        return StoredCodes("; ".join(dict.fromkeys(codes)), len(codes), len(self.layers))
 
     @property
     def context(self) -> Context:
@@ -202,7 +211,12 @@ def capture_texts(
             max_prompt_tokens = SAMPLE_CONTEXT + (continuation or CONTINUATION)
     texts = texts_of(prompts)
     started = time.perf_counter()
-    if not isinstance(model, Model):
+    if isinstance(model, Model):
+        if adapter_path or revision:
+            raise UsageError(
+                "a model that is loaded takes no adapters and no revision", "give load_model them"
+            )
+    else:
         model = load_model(
             model,
             adapter_path=adapter_path,

@@ -81,7 +81,7 @@ def compare(
     if not bases:
         raise UsageError("there are no schemes to compare", f"choose from {', '.join(SCHEMES)}")
     for settings in bases.values():
-        check(settings)
+        check(settings, shipped=False)
     texts = captured(source, prompt, progress, capture_options, continuation, list(bases.values()))
     readings = _Readings(Trials(_unseen(texts, known), "compare", progress))
     dims = readings.head_dims
@@ -133,7 +133,7 @@ class _Readings:
 
     def __init__(self, trials: Trials) -> None:
         self.trials = trials
-        self._measured: list[tuple[str, Candidate, Floats | None]] = []
+        self._measured: list[tuple[str, Settings, Candidate, Floats | None]] = []
         self._first_measured: list[Measured] = []
 
     @property
@@ -144,16 +144,17 @@ class _Readings:
 
     def measure(self, curve: str, settings: Settings) -> tuple[Candidate, Floats | None]:
         """Return a setting's size and quality over all texts, and its KL in resamples."""
-        for _, candidate, draws in self._measured:
-            if candidate.settings == settings:
+        for _, asked, candidate, draws in self._measured:
+            if asked == settings:
                 return candidate, draws
         measured = self.trials.measure(settings)
         self._first_measured = self._first_measured or measured
         widths = f" {settings.widths}" if settings.key_bits else ""
         name = settings.scheme_text + widths
         candidate = Candidate.of(name, self.trials.pooled(measured), curve)
-        self._measured.append((curve, candidate, positions_over(measured).kl_draws()))
-        return self._measured[-1][1:]
+        draws = positions_over(measured).kl_draws()
+        self._measured.append((curve, settings, candidate, draws))
+        return candidate, draws
 
     def floor(self, text: str, settings: Settings) -> Floor:
         """Return the KL that is left at the smallest step, by what the basis leaves out."""
@@ -189,7 +190,7 @@ class _Readings:
     def points(self, curves: Sequence[str]) -> tuple[Candidate, ...]:
         """Return every setting that was measured, curve by curve."""
         by_curve = sorted(self._measured, key=lambda measured: curves.index(measured[0]))
-        return tuple(candidate for _, candidate, _ in by_curve)
+        return tuple(candidate for _, _, candidate, _ in by_curve)
 
     @property
     def totals(self) -> Bytes:
@@ -199,7 +200,7 @@ class _Readings:
     @property
     def run(self) -> Run:
         """Return the texts' run, with the warnings of the setting that was measured first."""
-        return self.trials.run(self._measured[0][1].settings, self._first_measured)
+        return self.trials.run(self._measured[0][2].settings, self._first_measured)
 
 
 def ranked(read: list[tuple[Standing, Floats | None]], aim: Aim) -> list[Standing]:

@@ -14,6 +14,7 @@ from cachegen_cli.device import on_cpu
 from cachegen_cli.errors import UsageError
 from cachegen_cli.headers import PredictedHeader
 from cachegen_cli.kvcache import LayerKV
+from cachegen_cli.notices import check_applies
 from cachegen_cli.parallel import CORES, ahead
 from cachegen_cli.planes import STAGES
 from cachegen_cli.progress import Progress, no_progress
@@ -36,10 +37,11 @@ def stepped(settings: Settings, text: Capture, reference: Reference | None = Non
 
     Raises:
         UsageError: a target KL without a reference.
-        InputError: a target that nothing meets.
+        InputError: a target that nothing meets, or that nothing in the cache could meet.
     """
     if not is_open(settings):
         return settings
+    check_applies(text, settings.scheme_text)
     if "bits" in settings.options:
         return by_bits(
             settings, lambda tried: measure(text, tried).totals.coded_bits_per_element or 0.0
@@ -185,7 +187,7 @@ def measure_parts(
     return [
         Part(
             Measurement(
-                settings,
+                settings.over(source.stored),
                 tuple(layers[place]),
                 header.container_bytes(settings, source.metadata, source.tokens),
             ),

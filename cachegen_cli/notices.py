@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.choosing import FEW_TOKENS
+from cachegen_cli.errors import InputError
 from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.quality import LARGEST, Quality
 from cachegen_cli.results.run import Notice
@@ -23,8 +24,11 @@ def notices_of(
     source: Capture, grid: Sequence[Settings], measured: Sequence[Measurement]
 ) -> tuple[Notice, ...]:
     """All warnings of a text's capture measured under some settings."""
+    if source.stored and source.stored.everywhere:
+        grid = [settings.over(source.stored) for settings in grid]
     return (
         *source.notices,
+        *_stored_notices(source),
         *_plan_notices(source, grid),
         *_rotation_notices(source, grid),
         *_profile_notices(source, grid),
@@ -45,6 +49,37 @@ def quality_notices(measured: Sequence[tuple[str, Quality]]) -> list[Notice]:
             "few-positions-decide",
             f"the {LARGEST} largest of {quality.positions} positions hold {share:.0%} of the KL of "
             f"{name}: its median is {quality.kl_nats_median:.3g}, its mean {quality.kl_nats:.3g}",
+        )
+    ]
+
+
+def check_applies(source: Capture, what: str) -> None:
+    """Refuse ``what`` is asked of settings where they apply to no entry.
+
+    Raises:
+        InputError: every entry is quantized already.
+    """
+    stored = source.stored
+    if stored and stored.everywhere:
+        raise InputError(
+            f"{what} has nothing to work on: all {stored.of} cache entries are quantized already "
+            f"({stored.codes}) and keep their own codes",
+            "'cachegen analyze' shows what these take; settings apply to a cache in 16 bits",
+        )
+
+
+def _stored_notices(source: Capture) -> list[Notice]:
+    """Say how many entries settings do not apply to, and what KL is then against."""
+    stored = source.stored
+    if stored is None:
+        return []
+    return [
+        Notice(
+            "already-quantized",
+            f"{stored.entries} of {stored.of} cache entries are quantized already "
+            f"({stored.codes}) and keep their own codes: settings apply to "
+            f"{stored.of - stored.entries} of {stored.of} entries, and KL is against the cache as "
+            "it is, since what it was before is not there",
         )
     ]
 
@@ -77,10 +112,11 @@ def _plan_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
 def _rotation_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
     """Say whose keys stay rotated although a scheme would rather have them without."""
     # a profile knows the rotation itself
-    if not any(SCHEMES[one.scheme].undoes_rope and not one.profile for one in grid):
+    undoing = [name for name, scheme in SCHEMES.items() if scheme.undoes_rope]
+    if not any(one.scheme in undoing and not one.profile for one in grid):
         return []
     reasons: dict[str, list[Entry]] = {}
-    for kv in source.layers:
+    for kv in (kv for kv in source.layers if not kv.stored):
         if isinstance(reason := source.rotaries[kv.layer], str):
             reasons.setdefault(reason, []).append(kv.layer)
     return [
@@ -103,7 +139,7 @@ def _profile_notices(source: Capture, grid: Sequence[Settings]) -> list[Notice]:
             "profile-model-not-checked",
             (
                 f"the cache names its model {source.model.id}"
-                if _knows_model(source)
+                if source.loaded is not None or "model" in source.metadata
                 else "the cache does not name its model"
             )
             + f", the profile is of {used[0].model}: without the model only shapes are compared",

@@ -18,7 +18,7 @@ from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.measuring import Measured, positions_over
 from cachegen_cli.notices import quality_notices
 from cachegen_cli.progress import Progress, no_progress
-from cachegen_cli.quantize import MAX_BITS, check_bits
+from cachegen_cli.quantize import MAX_BITS
 from cachegen_cli.results.candidates import SAME_BYTES, Candidate, Target, best_within
 from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.planning import Plan, Rival, TensorSensitivity
@@ -74,15 +74,14 @@ def plan(
     choices = tuple(sorted(set(choices)))
     if not choices:
         raise UsageError("there are no widths to choose from", "give one or more of 1 to 8")
-    for bits in choices:
-        check_bits(bits)
     settings = settings_with("uniform", settings or Settings())
     if not settings.key_bits:
         raise UsageError(
             f"scheme {settings.scheme} has no code widths to plan",
             f"take {' or '.join(name for name, one in SCHEMES.items() if one.has_bits)}",
         )
-    check(settings)
+    for bits in choices:
+        check(replace(settings, key_bits=bits, value_bits=bits))
     texts = captured(source, prompt, progress, capture_options, continuation)
     return _Search(Trials(texts, "plan", progress), target, choices, settings).plan()
 
@@ -118,7 +117,9 @@ class _Search:
         self.options = predictions(alone, middle, uniform)
         path = allocations([list(of_tensor.values()) for of_tensor in self.options])
         chosen = self.search(path)
-        planned = replace(self.found[chosen], settings=self.settings(chosen, always_plan=True))
+        planned = replace(
+            self.found[chosen], settings=self.settings(chosen, True).over(self.trials.stored)
+        )
         depth = self.depth(planned.totals.coded_bytes or 0)
         run = trials.run(planned.settings, self.by_text[chosen])
         widths = tuple(Candidate.of(f"uniform {bits}", m) for bits, m in uniform.items())

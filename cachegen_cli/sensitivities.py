@@ -39,7 +39,7 @@ def sensitivity(
         CachegenError: settings, model or texts that cannot be used.
     """
     settings = settings or Settings()
-    check(settings)
+    check(settings, shipped=False)
     texts = captured(source, prompt, progress, capture_options, continuation, [settings])
     trials = Trials(texts, "sensitivity", progress)
     settings = stepped(settings, *trials.texts[0])
@@ -49,4 +49,4 @@ def sensitivity(
     together = positions_over(measured).quality()
     notices = quality_notices([("everything together", together)])
     run = trials.run(settings, measured).with_warnings(notices)
-    return Sensitivity(run, settings, rows, together)
+    return Sensitivity(run, measured[0].sizes.settings, rows, together)

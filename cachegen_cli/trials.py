@@ -10,6 +10,7 @@ from cachegen_cli.analysis import run_of
 from cachegen_cli.captures import Capture
 from cachegen_cli.kvcache import LayerKV, split, untouched
 from cachegen_cli.measuring import Measured, measure, measure_text, pooled_over
+from cachegen_cli.notices import check_applies
 from cachegen_cli.progress import Progress
 from cachegen_cli.quality import Positions, Reference
 from cachegen_cli.quantizing import quantized, restored_layers
@@ -32,16 +33,17 @@ class Trials:
         """Read every text and its continuation.
 
         Raises:
-            CachegenError: as `capture_texts` and `Reference` do.
+            CachegenError: as `capture_texts`, `check_applies` and `Reference` do.
         """
         self.texts: list[tuple[Capture, Reference]] = []
         for text in texts:
+            check_applies(text, stage)
             progress("reference", 0, 1)
             self.texts.append((text, Reference(text)))
         self.started = time.perf_counter()
         self.stage, self.progress = stage, progress
         self.n_layers = len(self.texts[0][0].layers)
-        self.model = self.texts[0][0].model.id
+        self.model, self.stored = self.texts[0][0].model.id, self.texts[0][0].stored
         self.done = self.expected = 0
 
     def measure(self, settings: Settings) -> list[Measured]:

@@ -20,7 +20,8 @@ def profile_of(settings: Settings) -> Profile | None:
 def units(
     layers: Iterable[LayerKV], settings: Settings, fingerprint: str = ""
 ) -> Iterator[LayerKV]:
-    """Entries as they are coded; where a basis goes across layers, they are joined.
+    """Entries as they are coded; where a basis goes across layers, they are joined, but those
+    that are quantized already.
 
     Args:
         fingerprint: of the model that made them, where that is known.
@@ -37,6 +38,9 @@ def units(
     basis = str(settings.options.get("basis", "model"))
     waiting: dict[Unit, list[LayerKV]] = {}
     for kv in layers:
+        if kv.stored:
+            yield kv
+            continue
         unit = profile.unit(basis, kv)
         members = waiting.setdefault(unit, [])
         members.append(kv)

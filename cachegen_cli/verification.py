@@ -55,7 +55,7 @@ def verify(
         CachegenError: settings, model or prompt that cannot be used.
     """
     settings = settings or Settings()
-    check(settings)
+    check(settings, shipped=False)
     capture = next(captured(source, prompt, progress, capture_options, grid=[settings]))
     settings = stepped(settings, capture)
     names = (*STAGES, "encode", "decode")
@@ -80,7 +80,7 @@ def verify(
             checks.append(_check(kv, both, sizes, [trips[tensor.name] for tensor in both]))
     return Verification(
         run=run_of(capture, started, [settings], seconds),
-        settings=settings,
+        settings=settings.over(capture.stored),
         raw_bytes=raw,
         fixed_bytes=fixed,
         checks=tuple(checks),

@@ -156,6 +156,6 @@ def test_formats(found, format):
 
 
 def test_the_command(cachegen, quick):
-    done = cachegen("compare", *quick, "--schemes", "group,cachegen:chunk=64", "--at-bits", "4")
+    done = cachegen("compare", *quick, "--schemes", "group,uniform", "--at-bits", "4")
     assert done.code == 0 and "At 4 coded bits an element" in done.out
     assert Names.parse("a,b:x=1,y=2, c") == ("a", "b:x=1,y=2", "c")

@@ -74,7 +74,7 @@ def test_sweeps_and_other_kinds(swept, both):
 def test_what_all_rows_share_is_compared(captured):
     from cachegen_cli import sweep
 
-    one, other = (sweep(captured, bits=(2, 4), scheme=name) for name in ("group", "cachegen"))
+    one, other = (sweep(captured, scheme=name) for name in ("group", "cachegen"))
     found = differences([one, other], ["a", "b"], 0)
     assert found.settings["settings.scheme"] == ("group", "cachegen")
     assert "No row is in all of them" in render(found, "table")

@@ -342,7 +342,7 @@ def test_threads_that_code_leave_mlx_alone(captured, tmp_path):
     """MLX would give each a stream of its own, whose thread stays."""
     counts = []
     for n, scheme in enumerate(("cachegen", "uniform", "group") * 2):
-        settings = Settings(4, 4, scheme=scheme, keep_first=2)
+        settings = Settings(scheme=scheme, keep_first=2)
         pack(captured, tmp_path / f"{n}.cgkv", settings)
         assert verify(captured, settings=settings).passed
         counts.append(len(list(Path("/proc/self/task").iterdir())))

@@ -7,18 +7,21 @@ from typing import Annotated
 import typer
 
 from cachegen_cli.commands.running import run
-from cachegen_cli.errors import CHECK_FAILED
+from cachegen_cli.errors import CHECK_FAILED, UsageError
 from cachegen_cli.options.flatten import takes_options
 from cachegen_cli.options.inputs import InputOptions, SharedOptions
 from cachegen_cli.options.outputs import OutputOptions
 from cachegen_cli.options.profiling import ProfilingOptions
 from cachegen_cli.options.settings import (
+    GROUP_SIZE_HELP,
     CheckOptions,
+    EstimateOptions,
     QualityOptions,
     QuantizerOptions,
     WidthOptions,
 )
 from cachegen_cli.options.types import Integers, list_option
+from cachegen_cli.output import WHOLE
 
 ANALYZE_EXAMPLES = """\b
 Examples:
@@ -54,7 +57,7 @@ def analyze(
         ),
     ] = False,
     widths: WidthOptions,
-    quantizer: QuantizerOptions,
+    quantizer: EstimateOptions,
     quality: QualityOptions,
     checks: CheckOptions,
     source: SharedOptions,
@@ -64,17 +67,28 @@ def analyze(
     """Compare 16-bit, fixed-width, entropy and coded bytes by layer."""
     from cachegen_cli import analysis
 
-    asked = widths.chosen(quantizer) | vars(quantizer) | quality.asked(checks)
-    result = run(analysis.analyze, source, output, profiling, detail=detail, **asked)
+    if detail and output.chosen not in WHOLE:
+        raise UsageError(
+            f"{output.chosen} has no place for --detail", "take --json, or -o FILE.json or .html"
+        )
+    asked = quality.asked(checks)
+    result = run(
+        analysis.analyze, source, output, profiling, reads_on=asked["quality"], checks=checks,
+        detail=detail, **vars(widths), **vars(quantizer), **asked,
+    )  # fmt: skip
     checks.hold([result.measurement])
 
 
 @takes_options
 def sweep(
     *,
-    bits: Annotated[Integers, list_option("Code widths, each 1 to 8.")] = "2,3,4,8",  # type: ignore[assignment]
-    group_size: Annotated[Integers, list_option("Tokens a group; several make a grid.")] = "32",  # type: ignore[assignment]
-    quantizer: QuantizerOptions,
+    bits: Annotated[
+        Integers | None, list_option("Code widths, each 1 to 8. Default: 2,3,4,8.")
+    ] = None,
+    group_size: Annotated[
+        Integers | None, list_option(f"{GROUP_SIZE_HELP} Several make a grid.")
+    ] = None,
+    quantizer: EstimateOptions,
     quality: QualityOptions,
     checks: CheckOptions,
     source: SharedOptions,
@@ -84,10 +98,11 @@ def sweep(
     """Measure several widths and group sizes with one run of the model."""
     from cachegen_cli import analysis
 
-    asked = vars(quantizer) | quality.asked(checks)
+    asked = quality.asked(checks)
     result = run(
-        analysis.sweep, source, output, profiling, bits=bits, group_sizes=group_size, **asked
-    )
+        analysis.sweep, source, output, profiling, reads_on=asked["quality"], checks=checks,
+        bits=bits, group_sizes=group_size, **vars(quantizer), **asked,
+    )  # fmt: skip
     checks.hold(result.rows)
 
 
@@ -103,8 +118,7 @@ def verify(
     """Encode and decode every layer for real; exit 3 if one fails."""
     from cachegen_cli import verification
 
-    result = run(
-        verification.verify, source, output, profiling, settings=widths.settings(quantizer)
-    )
+    settings = widths.settings(quantizer)
+    result = run(verification.verify, source, output, profiling, reads_on=False, settings=settings)
     if not result.passed:
         raise typer.Exit(CHECK_FAILED)

@@ -13,7 +13,7 @@ from cachegen_cli.errors import CachegenError, UsageError
 from cachegen_cli.options.flatten import takes_options
 from cachegen_cli.options.inputs import InputOptions
 from cachegen_cli.options.outputs import ArtifactOptions, ReportOptions
-from cachegen_cli.options.settings import QuantizerOptions, WidthOptions
+from cachegen_cli.options.settings import EstimateOptions, WidthOptions
 from cachegen_cli.progress import Progress
 from cachegen_cli.results.files import PackedFile, PackedFiles
 from cachegen_cli.wording import counted
@@ -40,7 +40,7 @@ def pack(
         bool, typer.Option("--tokens/--no-tokens", help="Keep the prompt's token ids in the file.")
     ] = True,
     widths: WidthOptions,
-    quantizer: QuantizerOptions,
+    quantizer: EstimateOptions,
     source: InputOptions,
     report: ReportOptions,
 ) -> None:
@@ -52,6 +52,8 @@ def pack(
     target = artifact.check(".cgkv")
     settings = widths.settings(quantizer)
     if artifact.all:
+        if option := source.given():
+            raise UsageError(f"--all packs the files of a folder, without {option}", "leave it out")
 
         def pack_one(path: Path, to: Path, progress: Progress) -> PackedFile:
             return packing.pack(path, to, settings, with_tokens=tokens, progress=progress)
@@ -59,7 +61,7 @@ def pack(
         _do_all("pack", artifact.pending(".safetensors", ".cgkv"), report, pack_one)
         return
     with console.progress(report.quiet) as progress:
-        given = source.capture_options(report.quiet)
+        given = source.capture_options(report.quiet, reads_on=False)
         cache = given.pop("source")
         if not isinstance(cache, Capture):
             cache = capture(cache, **given, profile=profile_of(settings), progress=progress)
@@ -86,6 +88,8 @@ def unpack(
     console.silence_libraries(report.quiet)
     target = artifact.check(".safetensors")
     if artifact.all:
+        if file is not None:
+            raise UsageError("--all unpacks the files of a folder", f"leave out '{file}'")
 
         def unpack_one(path: Path, to: Path, progress: Progress) -> PackedFile:
             return unpacking.unpack(path, to, profile=profile, progress=progress)
@@ -94,6 +98,8 @@ def unpack(
         return
     if file is None:
         raise UsageError("no file to unpack is named", "cachegen unpack FILE.cgkv -o OUT")
+    if profile and not unpacking.inspect(file).measurement.settings.profile:
+        raise UsageError(f"'{file}' was packed without a profile", "leave out --profile")
     with console.progress(report.quiet) as progress:
         result = unpacking.unpack(file, target, profile=profile, progress=progress)
     _report_one(result, report, target)

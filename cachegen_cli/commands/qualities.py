@@ -16,7 +16,8 @@ from cachegen_cli.options.profiling import ProfilingOptions
 from cachegen_cli.options.settings import (
     CheckOptions,
     ContinuationOptions,
-    QuantizerOptions,
+    EstimateOptions,
+    GroupSize,
     SchemeOptions,
     WidthOptions,
 )
@@ -57,7 +58,7 @@ Examples:
 def quality(
     *,
     widths: WidthOptions,
-    quantizer: QuantizerOptions,
+    quantizer: EstimateOptions,
     continuation: ContinuationOptions,
     checks: CheckOptions,
     source: SharedOptions,
@@ -77,8 +78,8 @@ def quality(
         found = analysis.analyze(**arguments, quality=True)
         return QualityAnalysis(found.run, found.measurement)
 
-    asked = widths.chosen(quantizer) | vars(quantizer) | vars(continuation)
-    result = run(measured, source, output, profiling, **asked)
+    asked = vars(widths) | vars(quantizer) | vars(continuation)
+    result = run(measured, source, output, profiling, checks=checks, **asked)
     checks.hold([result.measurement])
 
 
@@ -144,7 +145,6 @@ def compare(
     """Compare schemes at equal quality or equal size, each from a curve of a few settings."""
     from cachegen_cli import comparing
 
-    where = {"at_kl": at_kl, "at_bits": at_bits}
     run(
         comparing.compare,
         source,
@@ -152,7 +152,8 @@ def compare(
         profiling,
         schemes=schemes,
         profile=profile,
-        **where,
+        at_kl=at_kl,
+        at_bits=at_bits,
         **vars(continuation),
     )
 
@@ -176,8 +177,9 @@ def insights(
     from cachegen_cli import insights as room
 
     run(
-        room.insights, source, output, profiling, with_sensitivity=sensitivity, **vars(continuation)
-    )
+        room.insights, source, output, profiling, reads_on=sensitivity,
+        with_sensitivity=sensitivity, **vars(continuation),
+    )  # fmt: skip
 
 
 @takes_options
@@ -200,7 +202,7 @@ def plan(
         typer.Option(metavar="B", help="Lowest KL in B coded bits an element."),
     ] = None,
     choices: Annotated[Integers, list_option("Widths to choose from.")] = "2,3,4,5,6,8",  # type: ignore[assignment]
-    group_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens a group.")] = 32,
+    group_size: GroupSize = None,
     scheme: SchemeOptions,
     continuation: ContinuationOptions,
     source: TextOptions,
@@ -213,7 +215,7 @@ def plan(
     not only predicted. -o writes it for --schedule FILE of other commands.
     """
     from cachegen_cli import planning
-    from cachegen_cli.results.settings import Settings
+    from cachegen_cli.schedules import settings_of
 
     run(
         planning.plan,
@@ -224,6 +226,6 @@ def plan(
         target_bytes=target_bytes,
         target_bits=target_bits,
         choices=choices,
-        settings=Settings(group_size=group_size, **scheme.fields_of_settings()),
+        settings=settings_of(group_size=group_size, **vars(scheme)),
         **vars(continuation),
     )

@@ -12,6 +12,7 @@ from cachegen_cli import console
 from cachegen_cli.options.inputs import InputOptions
 from cachegen_cli.options.outputs import ReportOptions
 from cachegen_cli.options.profiling import ProfilingOptions
+from cachegen_cli.options.settings import CheckOptions
 from cachegen_cli.options.typed import command_of
 
 
@@ -20,11 +21,22 @@ def run(
     source: InputOptions,
     output: ReportOptions,
     profiling: ProfilingOptions,
+    *,
+    reads_on: bool = True,
+    checks: CheckOptions | None = None,
     **arguments: Any,
 ) -> Any:
-    """Call a library function on the model and texts, deliver its result, and return it."""
+    """Call a library function on the model and texts, deliver its result, and return it.
+
+    Args:
+        reads_on: whether the model reads on after the cache, so that a text may follow one.
+        checks: what the result will be held to.
+        arguments: of the function.
+    """
     started = time.perf_counter()
-    prepared = source.capture_options(output.quiet)
+    prepared = source.capture_options(output.quiet, reads_on)
+    if checks:
+        checks.check_applies(prepared["source"])
     with console.progress(output.quiet) as progress:
         result = work(**prepared, **arguments, progress=progress)
     command = command_of(sys.argv[1:], output.OWN)

@@ -36,10 +36,9 @@ class InputOptions:
         typer.Option(
             "--model",
             metavar="MODEL",
-            envvar="CACHEGEN_MODEL",
             autocompletion=completions.models,
-            help="Hugging Face id, model folder or .gguf file. Default: the bundled "
-            "SmolLM2-135M-Instruct, or the same model's hub id where it is not installed.",
+            help="Hugging Face id, model folder or .gguf file. Default: $CACHEGEN_MODEL, or the "
+            "bundled SmolLM2-135M-Instruct, or the same model's hub id where it is not installed.",
         ),
     ] = None
     prompt: Annotated[
@@ -87,35 +86,55 @@ class InputOptions:
         bool, typer.Option("--trust-remote-code", help="Let the model's own Python code run.")
     ] = False
 
-    def capture_options(self, quiet: bool) -> dict[str, Any]:
+    def given(self, *names: str) -> str:
+        """Return the first of some options, by default of all, that is not as usual, or ""."""
+        for option in fields(self):
+            if (not names or option.name in names) and vars(self)[option.name] != option.default:
+                return f"--{option.name.replace('_', '-')}"
+        return ""
+
+    def capture_options(self, quiet: bool, reads_on: bool = True) -> dict[str, Any]:
         """Keyword arguments of `capture_texts`, with the model as ``source``.
+
+        Args:
+            reads_on: whether the model reads on after the cache, so that a text may follow one.
 
         Raises:
             InputError: a text that cannot be read.
-            UsageError: several texts for a command that takes one.
+            UsageError: several texts for a command that takes one, or an option without effect.
         """
         console.silence_libraries(quiet)
         if self.prompt_cache_file is not None:
-            return {"source": self._filed(self.prompt_cache_file, quiet), "prompt": None}
+            source = self._filed(self.prompt_cache_file, quiet, reads_on)
+            return {"source": source, "prompt": None}
         own = ("model", "text_key", "prompt_cache_file")
         given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
         return given | {"source": self.model, "prompt": self._texts(quiet)}
 
-    def _filed(self, path: Path, quiet: bool) -> Any:
+    def _filed(self, path: Path, quiet: bool, reads_on: bool) -> Any:
         """The cache of a file, with the model and the text that are given beside it."""
         from cachegen_cli.filed import capture_file
         from cachegen_cli.model import load_model
 
-        if self.chat or self.max_prompt_tokens is not None:
-            raise UsageError("a prompt cache has its prompt", "leave out its options")
-        texts = self._read(quiet, "text") or []
+        if option := self.given("chat", "max_prompt_tokens", "max_kv_size"):
+            raise UsageError("a prompt cache has its prompt and its size", f"leave out {option}")
+        texts = self._read(quiet) or []
+        if texts and not reads_on:
+            raise UsageError(
+                "the text after a prompt cache is for quality, which is not measured",
+                "leave out --prompt, or measure quality ('cachegen quality')",
+            )
         if len(texts) > 1:
             raise UsageError(f"{len(texts)} texts are given", "one can come after a prompt cache")
+        # a default for all commands asks for no model where no text follows
+        name = self.model or (os.environ.get("CACHEGEN_MODEL") if texts else None)
+        option = self.given("adapter_path", "revision", "trust_remote_code")
+        if option and not name:
+            raise UsageError(f"{option} is for a model, and none is loaded here", "add --model")
         model = None
-        # a default for all commands asks for no model here
-        if self.model is not None and (texts or self.model != os.environ.get("CACHEGEN_MODEL")):
+        if name:
             model = load_model(
-                self.model,
+                name,
                 adapter_path=self.adapter_path,
                 revision=self.revision,
                 trust_remote_code=self.trust_remote_code,
@@ -123,17 +142,19 @@ class InputOptions:
         return capture_file(path, model, texts[0] if texts else None)
 
     def _texts(self, quiet: bool) -> Prompt | list[Prompt] | None:
-        prompts = self._read(quiet, "text")
+        prompts = self._read(quiet)
         if prompts and len(prompts) > 1:
             raise UsageError(f"{len(prompts)} texts are given", "this command takes one")
         return prompts[0] if prompts else None
 
-    def _read(self, quiet: bool, text_key: str) -> list[Prompt] | None:
-        if not self.prompt:
-            return None
-        for text in self.prompt:
+    def _read(self, quiet: bool, text_key: str | None = None) -> list[Prompt] | None:
+        """The texts that are given; raises UsageError for a key that none of them is under."""
+        for text in self.prompt or []:
             _note_on(text, quiet)
-        return read_prompts(self.prompt, text_key)
+        prompts = read_prompts(self.prompt, text_key or "text") if self.prompt else None
+        if text_key is not None and not any(map(_is_line, prompts or [])):
+            raise UsageError("--text-key is for .jsonl files", "give one, as --prompt @FILE.jsonl")
+        return prompts
 
 
 @dataclass(frozen=True)
@@ -141,11 +162,17 @@ class TextOptions(InputOptions):
     """The model, and one text or several."""
 
     text_key: Annotated[
-        str, typer.Option("--text-key", metavar="KEY", help="Where a .jsonl line has its text.")
-    ] = "text"
+        str | None,
+        typer.Option(
+            "--text-key", metavar="KEY", help="Where a .jsonl line has its text. Default: text."
+        ),
+    ] = None
 
     def _texts(self, quiet: bool) -> list[Prompt] | None:
-        return self._read(quiet, self.text_key)
+        return self._read(quiet)
+
+    def _read(self, quiet: bool, text_key: str | None = None) -> list[Prompt] | None:
+        return super()._read(quiet, self.text_key)
 
 
 @dataclass(frozen=True)
@@ -182,6 +209,12 @@ class CorpusOptions(TextOptions):
         list[str] | None,
         _prompt_option("May be repeated. Needed."),
     ] = None
+
+
+def _is_line(prompt: Prompt) -> bool:
+    """Whether a text is a line of a .jsonl file: "FILE.jsonl:3"."""
+    file, _, number = prompt.source.rpartition(":")
+    return file.lower().endswith(".jsonl") and number.isdecimal()
 
 
 def _note_on(text: str, quiet: bool) -> None:

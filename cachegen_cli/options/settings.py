@@ -47,7 +47,7 @@ class QualityOptions(ContinuationOptions):
     def asked(self, checks: CheckOptions) -> dict[str, Any]:
         """Arguments of `analysis.analyze`; a check or a continuation asks for quality, too."""
         asked = self.quality or self.continuation is not None or checks.fail_if_kl_above is not None
-        return {"quality": asked, "continuation": self.continuation if asked else None}
+        return {"quality": asked, "continuation": self.continuation}
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,18 @@ class CheckOptions:
         """Refuse thresholds that nothing can pass or fail."""
         if self.fail_if_kl_above is not None and not 0 <= self.fail_if_kl_above < inf:
             raise UsageError(f"{self.fail_if_kl_above} is no KL", "it is a number from 0 on")
+
+    def check_applies(self, source: Any) -> None:
+        """Refuse a check of KL, before it is measured, where none of it is the settings' doing.
+
+        Raises:
+            InputError: ``source`` is a cache of codes of its own alone.
+        """
+        from cachegen_cli.captures import Capture
+        from cachegen_cli.notices import check_applies
+
+        if self.fail_if_kl_above is not None and isinstance(source, Capture):
+            check_applies(source, "--fail-if-kl-above")
 
     def hold(self, measured: Sequence[Measurement]) -> None:
         """Say on stderr whether every setting passes.
@@ -121,23 +133,10 @@ class SchemeOptions:
         typer.Option("--keep-last", metavar="N", min=0, help="Leave last N tokens in 16 bits."),
     ] = 0
 
-    def fields_of_settings(self) -> dict[str, Any]:
-        """Fields of `Settings`.
-
-        Raises:
-            UsageError: a scheme or option of it that does not exist.
-        """
-        from cachegen_cli.profilefiles import load_profile
-        from cachegen_cli.schemes import parse
-
-        name, options = parse(self.scheme)
-        info = load_profile(self.profile).info if self.profile else None
-        return dict(vars(self)) | {"scheme": name, "options": options, "profile": info}
-
 
 @dataclass(frozen=True)
 class QuantizerOptions(SchemeOptions):
-    """How codes are made and estimated, beside their width and group size."""
+    """How codes are made, beside their width and group size."""
 
     schedule: Annotated[
         str,
@@ -156,6 +155,12 @@ class QuantizerOptions(SchemeOptions):
             help="Code differences of consecutive tokens; auto: where that is smaller.",
         ),
     ] = "auto"
+
+
+@dataclass(frozen=True)
+class EstimateOptions(QuantizerOptions):
+    """How codes are made, and how their entropy is estimated."""
+
     pooled: Annotated[
         bool,
         typer.Option(
@@ -163,6 +168,12 @@ class QuantizerOptions(SchemeOptions):
             help="Entropy estimate with one distribution a head, or one a head and channel.",
         ),
     ] = False
+
+
+GROUP_SIZE_HELP = (
+    "Tokens a group. Default: 32. Of mlx channels a group: 32, 64 or 128. Default: 64."
+)
+GroupSize = Annotated[int | None, typer.Option(min=1, metavar="N", help=GROUP_SIZE_HELP)]
 
 
 @dataclass(frozen=True)
@@ -178,37 +189,14 @@ class WidthOptions:
     value_bits: Annotated[
         int | None, typer.Option(min=1, max=8, metavar="N", help="Values' width instead of --bits.")
     ] = None
-    group_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens a group.")] = 32
-
-    def chosen(self, others: SchemeOptions) -> dict[str, Any]:
-        """Arguments of `analysis.analyze`.
-
-        Raises:
-            UsageError: widths where a plan or the scheme leaves no choice.
-        """
-        given = dict(vars(self))
-        if any(given[name] is not None for name in ("bits", "key_bits", "value_bits")):
-            if getattr(others, "schedule", "uniform") not in ("uniform", "depth"):
-                raise UsageError("a plan decides all widths", "leave out --bits, --key-bits, ...")
-            from cachegen_cli.schemes import SCHEMES
-
-            name = others.fields_of_settings()["scheme"]
-            if not SCHEMES[name].has_bits:
-                raise UsageError(f"scheme {name} has no code width", "leave out --bits, ...")
-        return given | {"bits": 4 if self.bits is None else self.bits}
+    group_size: GroupSize = None
 
     def settings(self, others: SchemeOptions) -> Settings:
-        """The setting that both groups of options make."""
-        from cachegen_cli.results.settings import Settings
-        from cachegen_cli.schedules import settings_with
+        """The setting that both groups of options make.
 
-        rest = others.fields_of_settings()
-        schedule = rest.pop("schedule", "uniform")
-        bits = self.chosen(others)["bits"]
-        base = Settings(
-            key_bits=bits if self.key_bits is None else self.key_bits,
-            value_bits=bits if self.value_bits is None else self.value_bits,
-            group_size=self.group_size,
-            **rest,
-        )
-        return settings_with(schedule, base)
+        Raises:
+            CachegenError: as in `settings_of`.
+        """
+        from cachegen_cli.schedules import settings_of
+
+        return settings_of(**vars(self), **vars(others))

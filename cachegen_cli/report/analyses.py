@@ -18,6 +18,7 @@ from cachegen_cli.report.columns import (
     by_tensor,
     profile_notes,
     skipped_notes,
+    stored_notes,
     title_of,
 )
 from cachegen_cli.report.entries import entry_notes, kv_bits_notes, spread_notes
@@ -35,7 +36,10 @@ def analysis_view(result: Analysis, wide: bool) -> View:
     measured = result.measurement
     shown = by_tensor if wide else by_layer
     columns, rows, totals = shown(measured, result.run)
-    profile = profile_notes(measured.settings)
+    profile = [
+        *stored_notes(measured.settings, bool(measured.quality)),
+        *profile_notes(measured.settings),
+    ]
     entries = entry_notes(measured)
     notes = [
         _decision(measured),
@@ -73,8 +77,8 @@ def sweep_view(result: Sweep, wide: bool) -> View:
     columns = (
         Column("key_bits", "bits", _width, names=True),
         *(
-            (Column("group_size", "group", names=True),)
-            if wide or result.rows[0].settings.scheme == "group"
+            (Column("group_size", "group", _width, names=True),)
+            if wide or result.rows[0].settings.group_size
             else ()
         ),
         *((Column("schedule", "schedule", left=True),) if wide else ()),
@@ -99,7 +103,8 @@ def sweep_view(result: Sweep, wide: bool) -> View:
         row.totals.coded_saving for row in result.rows if row.totals.coded_saving is not None
     ]
     raw = si_bytes(result.rows[0].totals.raw_bytes)
-    profile = profile_notes(result.rows[0].settings)
+    first = result.rows[0].settings
+    profile = [*stored_notes(first, has_quality), *profile_notes(first)]
     spread = [
         f"{row.settings.label}: {note[0].lower()}{note[1:]}"
         for row in result.rows
@@ -117,7 +122,7 @@ def sweep_view(result: Sweep, wide: bool) -> View:
             f"saves {_range(savings)} of the fixed width.",
         )
     return View(
-        title_of(result.run, result.rows[0].settings, grid=True),
+        title_of(result.run, first, grid=True),
         columns,
         rows,
         notes=notes,
@@ -132,7 +137,7 @@ def _range(savings: list[float]) -> str:
 
 
 def _width(bits: int | None) -> str:
-    """A width; 0 where the scheme has none to choose, None where a plan has many."""
+    """A width or group size; 0 where the scheme has none, None where a plan has many."""
     return "plan" if bits is None else str(bits or "-")
 
 

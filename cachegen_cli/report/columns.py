@@ -183,13 +183,7 @@ def settings_of(settings: Settings) -> str:
 
 
 def _settings_parts(settings: Settings, grid: bool = False) -> list[str]:
-    parts = []
-    if not grid:
-        parts += [settings.scheme_text] if settings.scheme != "group" else []
-        parts += [_widths(settings)] if settings.key_bits else []
-        parts += [f"groups of {settings.group_size}"] if settings.scheme == "group" else []
-    elif settings.scheme != "group":
-        parts.append(settings.scheme_text)
+    parts = settings.parts("" if grid else _widths(settings))
     if settings.schedule == "depth":
         parts.append("fewer bits in deeper layers")
     if settings.keep_first or settings.keep_last:
@@ -203,6 +197,19 @@ def _widths(settings: Settings) -> str:
         return f"K{settings.key_bits} V{settings.value_bits}"
     keys, values = whole(list(plan.key_bits)), whole(list(plan.value_bits))
     return f"widths of {plan.source or 'the plan'} (K{keys} V{values})"
+
+
+def stored_notes(settings: Settings, quality: bool = True) -> list[str]:
+    """Say what is measured of entries that were quantized already, and quality against what."""
+    stored = settings.stored
+    if stored is None:
+        return []
+    against = " KL is against the cache as it is, already quantized." if quality else ""
+    return [
+        f"{stored.entries} of {stored.of} cache entries are quantized already ({stored.codes}). "
+        f"Their own codes are measured, whatever was asked for.{against} What they were before is "
+        "not in the cache."
+    ]
 
 
 def profile_notes(settings: Settings) -> list[str]:

@@ -7,6 +7,7 @@ from cachegen_cli.report.columns import (
     CODED,
     profile_sentence,
     skipped_notes,
+    stored_notes,
     title_of,
 )
 from cachegen_cli.report.plot import Point, scatter
@@ -59,6 +60,7 @@ def comparison_view(result: Comparison, wide: bool) -> View:
     blank: Row = dict.fromkeys(column.key for column in columns)
     rows = [blank | _standing_row(result, one) for one in result.standings]
     points = [blank | _point_row(point) for point in result.points]
+    shared = Settings(stored=result.points[0].settings.stored)
     notes = [
         _winner(result, where),
         *_target(result),
@@ -69,6 +71,7 @@ def comparison_view(result: Comparison, wide: bool) -> View:
         *(f"{one.scheme} does not meet {where}: {one.reason}." for one in result.out_of_reach),
         *(_floor(one) for one in result.floors),
         *_profiles(result),
+        *stored_notes(shared),
         *skipped_notes(result.run),
     ]
     marks = "abcdefghij"
@@ -82,7 +85,7 @@ def comparison_view(result: Comparison, wide: bool) -> View:
         "coded bits an element",
         "KL in nats. " + ", ".join(f"{marks[i]}: {n}" for i, n in enumerate(result.schemes)),
     )
-    title = title_of(result.run, Settings(), grid=True)
+    title = title_of(result.run, shared, grid=True)
     answers = rows[:1] if result.winner else rows
     return View(title, columns, rows, points, notes, drawing, answers)
 

@@ -42,11 +42,9 @@ def entry_notes(measured: Measurement) -> list[str]:
     """A sentence for each kind of entry that needs one."""
     rows = measured.layers
     notes = []
-    for text, some in _by_text((row.stored, row) for row in rows).items():
-        notes.append(
-            f"{_named(some)}: quantized already ({text}). Its own codes are measured as they are, "
-            "whatever was asked for; what they were before is not in the cache."
-        )
+    if any(not row.stored for row in rows):
+        for text, some in _by_text((row.stored, row) for row in rows).items():
+            notes.append(f"{_named(some)}: quantized already ({text}).")
     for role, words in (
         (
             "latent",

@@ -11,6 +11,7 @@ from cachegen_cli.report.columns import (
     RAW,
     profile_notes,
     skipped_notes,
+    stored_notes,
     title_of,
 )
 from cachegen_cli.report.entries import spread_notes
@@ -97,6 +98,7 @@ def quality_view(result: QualityAnalysis, wide: bool) -> View:
     ]
     notes = [
         *spread_notes(measured),
+        *stored_notes(measured.settings),
         *profile_notes(measured.settings),
         *skipped_notes(result.run),
     ]
@@ -134,6 +136,7 @@ def sensitivity_view(result: Sensitivity, wide: bool) -> View:
         _depth_sentence(result),
         "Each row: KL (nats) with that tensor alone compressed. sum: of all rows; all: measured "
         "with everything compressed at once. If effects added up, both would be equal.",
+        *stored_notes(result.settings),
         *profile_notes(result.settings),
         *skipped_notes(result.run),
     ]
@@ -188,6 +191,7 @@ def plan_view(result: Plan, wide: bool) -> View:
             else ""
         ),
         "It was fitted to these texts: try it on others with cachegen quality --schedule FILE.",
+        *stored_notes(measured.settings),
         *skipped_notes(result.run),
     ]
     title = title_of(result.run, measured.settings)

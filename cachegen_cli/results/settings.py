@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.profile import ProfileInfo
+
+USUAL_BITS = 4
+GROUPS = {"group": 32, "mlx": 64}
+"""The usual group size of each scheme that has groups; these have code widths, too."""
+STORED = "stored"
+"""What stands in the place of a scheme where a cache holds nothing but codes of its own."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +64,33 @@ class PlannedWidths:
 
 
 @dataclass(frozen=True)
+class StoredCodes:
+    """Cache entries that were quantized already: settings do not apply to them.
+
+    Attributes:
+        codes: what they hold, as "mlx 4 bits, groups of 64".
+        entries, of: how many of a cache's entries these are.
+    """
+
+    codes: str
+    entries: int
+    of: int
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether no entry is left for settings to apply to."""
+        return self.entries == self.of
+
+
+@dataclass(frozen=True)
 class Settings:
     """How tensors were quantized and estimated.
 
     Attributes:
         key_bits, value_bits: code widths (of the first layers, where the schedule is "depth"; the
-            widest, where it is "plan"); 0 where the scheme has none to choose.
-        group_size: tokens a group.
+            widest, where it is "plan"); 0 where the scheme has none to choose. None: the usual.
+        group_size: tokens a group, of mlx channels; 0 where the scheme has no groups. None: what
+            the scheme's options say, or the usual.
         schedule: "uniform", "depth" for fewer bits in deeper layers, or "plan".
         delta: "auto" (the smaller for each tensor), "on" or "off".
         pooled: one distribution a head instead of one a channel, in the entropy estimate.
@@ -73,11 +99,12 @@ class Settings:
         scheme: how values become codes (`schemes.SCHEMES`); some have no code width.
         options: of the scheme, as they were given.
         profile: what was calibrated for the model, where the scheme uses it.
+        stored: the entries that settings do not apply to, of what was measured.
     """
 
-    key_bits: int = 4
-    value_bits: int = 4
-    group_size: int = 32
+    key_bits: int = None  # type: ignore[assignment]  # None is given, but never kept
+    value_bits: int = None  # type: ignore[assignment]
+    group_size: int = None  # type: ignore[assignment]
     schedule: str = "uniform"
     delta: str = "auto"
     pooled: bool = False
@@ -87,12 +114,31 @@ class Settings:
     scheme: str = "group"
     options: dict[str, Any] = field(default_factory=dict)
     profile: ProfileInfo | None = None
+    stored: StoredCodes | None = None
+
+    def __post_init__(self) -> None:
+        """Put what the scheme takes in the place of what is not given."""
+        group_size = GROUPS.get(self.scheme, 0)
+        bits = USUAL_BITS if group_size else 0
+        usual = {"key_bits": bits, "value_bits": bits,
+                 "group_size": self.options.get("group_size", group_size)}  # fmt: skip
+        for name, value in usual.items():
+            if vars(self)[name] is None:
+                object.__setattr__(self, name, value)
+
+    def over(self, stored: StoredCodes | None) -> Settings:
+        """Return the settings as far as they apply to a cache with these codes of its own."""
+        if stored and stored.everywhere:
+            return Settings(delta=self.delta, pooled=self.pooled, scheme=STORED, stored=stored)
+        return replace(self, stored=stored)
 
     @property
     def scheme_text(self) -> str:
         """The scheme as it is typed: "mlx:group_size=32"; a target as the error that met it."""
-        met = ("bits", "kl") if "error" in self.options else ()
-        shown = {key: value for key, value in self.options.items() if key not in met}
+        left_out = ("group_size", "bits", "kl") if "error" in self.options else ("group_size",)
+        shown = {key: value for key, value in self.options.items() if key not in left_out}
+        if self.group_size != GROUPS.get(self.scheme, 0):
+            shown["group_size"] = self.group_size
         options = ",".join(f"{key}={value}" for key, value in shown.items())
         return f"{self.scheme}:{options}" if options else self.scheme
 
@@ -129,17 +175,34 @@ class Settings:
 
     @property
     def label(self) -> str:
-        """For people: "4 bits, groups of 32", "mlx, 4 bits" or "cachegen:bins=16"."""
-        if self.scheme == "group":
-            return f"{self.codes}, groups of {self.options.get('group_size', self.group_size)}"
-        return f"{self.scheme_text}, {self.codes}" if self.key_bits else self.scheme_text
+        """For people: "4 bits, groups of 32", "mlx, 4 bits, groups of 64" or "cachegen:bins=16"."""
+        return ", ".join(self.parts(self.codes))
+
+    def parts(self, widths: str = "") -> list[str]:
+        """Return for people scheme, widths, groups and, unless it is all, how many entries they
+        apply to; without ``widths`` only what the rows of a sweep share.
+        """
+        stored = self.stored
+        if stored and stored.everywhere:
+            return [f"the cache's own codes ({stored.codes})"]
+        parts = []
+        if self.scheme != "group":
+            parts.append(self.scheme if self.group_size else self.scheme_text)
+        if widths and self.key_bits:
+            parts.append(widths)
+        if widths and self.group_size:
+            parts.append(f"groups of {self.group_size}")
+        if stored:
+            parts.append(f"for {stored.of - stored.entries} of {stored.of} entries")
+        return parts
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Settings:
         """The inverse of `dataclasses.asdict`; settings of earlier versions lack some."""
-        plan, profile = data.get("plan"), data.get("profile")
+        plan, profile, stored = (data.get(name) for name in ("plan", "profile", "stored"))
         own = {
             "plan": PlannedWidths.from_json(plan) if plan else None,
             "profile": pick(ProfileInfo, profile) if profile else None,
+            "stored": pick(StoredCodes, stored) if stored else None,
         }
         return pick(cls, data | own)

@@ -28,6 +28,8 @@ __all__ = [
     "from_header",
     "parse",
     "scheme_at",
+    "scheme_named",
+    "takes",
     "to_header",
 ]
 
@@ -55,13 +57,12 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
         UsageError: a scheme or option that does not exist, or a value that is no number.
     """
     name, _, rest = text.partition(":")
-    if name not in SCHEMES:
-        raise UsageError(f"'{name}' is not a scheme", f"choose from {', '.join(SCHEMES)}")
+    scheme_named(name)
     options: dict[str, Any] = {}
     for part in rest.split(",") if rest else []:
         key, _, value = part.partition("=")
         if key not in _OPTIONS[name]:
-            raise UsageError(f"scheme {name} has no option '{key}'", _options_hint(name))
+            raise UsageError(f"scheme {name} has no option '{key}'", takes(name))
         if key in options:
             raise UsageError(f"'{key}' is given twice", "give it once")
         try:
@@ -73,6 +74,17 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     if len(_STEPS & set(options)) > 1:
         raise UsageError(f"{name} has one of error, step, bits and kl", "give one")
     return name, options
+
+
+def scheme_named(name: str) -> Any:
+    """Return the scheme of a name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in SCHEMES:
+        raise UsageError(f"'{name}' is not a scheme", f"choose from {', '.join(SCHEMES)}")
+    return SCHEMES[name]
 
 
 def scheme_at(settings: Settings, place: Place) -> Scheme:
@@ -144,7 +156,8 @@ def _number(key: str, value: str) -> float | int:
     return int(value) if key in _INTEGERS else float(value)
 
 
-def _options_hint(name: str) -> str:
+def takes(name: str) -> str:
+    """Say for a hint which options a scheme takes."""
     names = _OPTIONS[name]
     shown = (f"{key}={'layer|model' if key in _WORDS else 'N'}" for key in names)
     return f"it takes {', '.join(shown)}" if names else "it takes none"

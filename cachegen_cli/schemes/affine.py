@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from cachegen_cli.device import mx
 from cachegen_cli.dtypes import clipped
 from cachegen_cli.errors import InputError, UsageError
+from cachegen_cli.results.settings import GROUPS
 from cachegen_cli.rows import Rows
 from cachegen_cli.schemes.base import (
     Arrays,
@@ -24,7 +25,7 @@ from cachegen_cli.schemes.base import (
 
 WIDTHS = (2, 3, 4, 5, 6, 8)
 GROUP_SIZES = (32, 64, 128)
-DEFAULT_GROUP = 64
+DEFAULT_GROUP = GROUPS["mlx"]
 
 
 @dataclass(frozen=True)
@@ -46,18 +47,16 @@ class Affine(ByToken):
 
     @classmethod
     def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Affine:
-        """The scheme for a tensor; group sizes are along head_dim and so its own option."""
-        own = options.get("group_size", DEFAULT_GROUP)
+        """The scheme for a tensor; groups are of channels."""
         if place.bits not in WIDTHS:
             raise UsageError(
                 f"MLX has no {place.bits}-bit quantizer", f"choose from {_listed(WIDTHS)}"
             )
-        if own not in GROUP_SIZES:
+        if group_size not in GROUP_SIZES:
             raise UsageError(
-                f"MLX has no groups of {own} channels",
-                f"mlx:group_size=N takes {_listed(GROUP_SIZES)}",
+                f"MLX has no groups of {group_size} channels", f"choose from {_listed(GROUP_SIZES)}"
             )
-        return cls(place.bits, own)
+        return cls(place.bits, group_size)
 
     @property
     def plane_bits(self) -> tuple[int, ...]:

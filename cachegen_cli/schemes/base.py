@@ -159,7 +159,7 @@ class Scheme(Protocol):
 
         Args:
             options: as the user gave them, known and of the right types.
-            group_size: of the settings, for schemes with groups along tokens.
+            group_size: of the settings, for schemes with groups.
 
         Raises:
             UsageError: options that make no sense.

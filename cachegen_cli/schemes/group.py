@@ -55,9 +55,8 @@ class Group(ByToken):
     @classmethod
     def at(cls, place: Place, options: dict[str, Any], group_size: int) -> Group:
         """The scheme for a tensor."""
-        size = options.get("group_size", group_size)
-        check_group_size(size)
-        return cls(place.bits, size)
+        check_group_size(group_size)
+        return cls(place.bits, group_size)
 
     @property
     def plane_bits(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from cachegen_cli.results.analyses import Sweep, pareto
 from cachegen_cli.results.candidates import Candidate
 from cachegen_cli.results.comparison import Comparison, curve_of
 from cachegen_cli.results.planning import Plan
+from cachegen_cli.results.settings import Settings
 from cachegen_cli.wording import counted
 
 _BITS, _KL = "coded bits an element", "KL in nats (logarithmic)"
@@ -72,7 +73,7 @@ def _curve(result: Sweep) -> Panel:
         lost = row.quality.kl_nats if row.quality else row.totals.relative_rms_error
         margin = row.quality.kl_nats_margin if row.quality else None
         if rate is not None and lost is not None:
-            points.append(Dot(rate, lost, row.settings.codes, bool(optimal), margin or 0.0))
+            points.append(Dot(rate, lost, _name(row.settings), bool(optimal), margin or 0.0))
         listed.append(
             (row.settings.label, bits(rate), error(lost), rough(margin), "yes" if optimal else "")
         )
@@ -88,6 +89,10 @@ def _curve(result: Sweep) -> Panel:
         ("setting", "bits/el", "KL nats" if measured else "rms error", "±", "Pareto"), listed
     )
     return Panel("Rate and distortion", curves([("", points)], _BITS, up), about, behind)
+
+
+def _name(settings: Settings) -> str:
+    return f"{settings.widths} bits" if settings.key_bits else settings.label
 
 
 def _marked(points: Sequence[Dot]) -> list[Dot]:
