@@ -214,6 +214,12 @@ def _decision(measured: Measurement) -> str:
     )
     beside = (totals.table_bytes or 0) + (totals.header_bytes or 0)
     saved = totals.fixed_bytes - totals.coded_bytes + beside
+    if all(tensor.symbol_model == "adaptive" for tensor in measured.tensors if tensor.elements):
+        return (
+            f"16-bit {si_bytes(totals.raw_bytes)} -> coded {si_bytes(totals.coded_bytes)}, "
+            f"{totals.raw_bytes / totals.coded_bytes:.2f} times smaller. Its codes have any size: "
+            "the fixed width is that of each tensor's largest, so a saving against it says little."
+        )
     if totals.coded_saving <= 0:
         return (
             f"{start}entropy coding does not pay here. It takes {si_bytes(max(saved, 0))} off the "

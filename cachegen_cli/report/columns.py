@@ -21,7 +21,10 @@ def yes_no(value: bool | None) -> str:
 
 
 RAW = Column("raw_bytes", "16-bit", si_bytes, about="16-bit: 2 bytes an element.")
-FIXED = Column("fixed_bytes", "fixed", si_bytes, about="fixed: codes at their width + parameters.")
+FIXED = Column(
+    "fixed_bytes", "fixed", si_bytes,
+    about="fixed: codes at their width (of codes of any size, the largest's) + parameters.",
+)  # fmt: skip
 ENTROPY = Column(
     "entropy_bytes", "entropy", si_bytes,
     about="entropy: Shannon estimate of the codes without probability tables + parameters.",
