@@ -54,7 +54,10 @@ def quality_notices(measured: Sequence[tuple[str, Quality]]) -> list[Notice]:
 
 
 def check_applies(source: Capture, what: str) -> None:
-    """Refuse ``what`` is asked of settings where they apply to no entry.
+    """Refuse what is asked of settings that apply to no entry.
+
+    Args:
+        what: the command or option that asks.
 
     Raises:
         InputError: every entry is quantized already.

@@ -15,6 +15,7 @@ from cachegen_cli import (
     capture,
     from_json,
     inspect,
+    load_model,
     pack,
     plan,
     render,
@@ -182,3 +183,15 @@ def test_a_plan_knows_the_group_size_that_it_was_made_with(scored, tmp_path):
     [message] = warned(group_size=32)
     assert "made with groups of 64" in message and "here it is 32" in message
     assert from_json(to_json(found)) == found
+
+
+def test_a_continuation_asks_for_quality_in_python_too(llama):
+    found = analyze(str(llama), TEXT, continuation=20)
+    assert found.measurement.quality.positions == found.run.prompt.continuation_tokens == 20
+
+
+def test_a_loaded_model_takes_no_adapters(llama):
+    model = load_model(str(llama))
+    for options in ({"adapter_path": "a"}, {"revision": "main"}):
+        with pytest.raises(UsageError, match="takes no adapters and no revision"):
+            capture(model, TEXT, **options)

@@ -198,6 +198,13 @@ def test_every_result_of_a_part_says_of_how_much(part, cachegen, folder, files):
     assert PART in done.err
 
 
+def test_caches_of_which_settings_apply_to_other_entries(whole, part):
+    both = analyze([part, part], bits=2, quality=True).measurement
+    assert both.settings.stored == StoredCodes("mlx 4 bits, groups of 64", 2, 4)
+    with pytest.raises(InputError, match="not quantized alike"):
+        analyze([part, whole], bits=2, quality=True)
+
+
 def test_the_warning_of_few_tokens_is_of_the_codes_that_are_there(whole):
     [few] = [n.message for n in analyze(whole, bits=8).run.warnings if n.code == "short-prompt"]
     assert few.startswith(f"{len(TEXT)} tokens are few for 4 bits")

@@ -171,7 +171,7 @@ class EstimateOptions(QuantizerOptions):
 
 
 GROUP_SIZE_HELP = (
-    "Tokens a group. Default: 32. Of mlx channels a group: 32, 64 or 128. Default: 64."
+    "Tokens a group, 32 by default; of mlx channels a group: 32, 64 (by default) or 128."
 )
 GroupSize = Annotated[int | None, typer.Option(min=1, metavar="N", help=GROUP_SIZE_HELP)]
 

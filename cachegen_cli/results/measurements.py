@@ -8,6 +8,7 @@ from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any
 
+from cachegen_cli.errors import InputError
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.quality import Quality
 from cachegen_cli.results.run import PromptInfo
@@ -139,9 +140,19 @@ class Measurement:
 def over_texts(
     measured: Sequence[Measurement], prompts: Sequence[PromptInfo], quality: Quality | None
 ) -> Measurement:
-    """One setting's measurements of several texts as one; ``quality`` is that of all."""
+    """One setting's measurements of several texts as one; ``quality`` is that of all.
+
+    Raises:
+        InputError: settings apply to other entries of one text's cache than of another's.
+    """
     if len(measured) == 1:
         return measured[0]
+    if len({one.settings.stored for one in measured}) > 1:
+        raise InputError(
+            "the caches are not quantized alike already, so that settings apply to other entries "
+            "of each",
+            "measure them one by one",
+        )
     containers = [one.container_bytes for one in measured]
     return Measurement(
         measured[0].settings,
