@@ -64,9 +64,8 @@ def _scheme(
     """What codes a tensor, and under which settings: what is stored in codes stays as it is."""
     if kv.stored is not None:
         codes, *parameters = kv.stored.keys if name == "keys" else kv.stored.values
-        scales, biases = (
-            x.astype(kv.keys.dtype) for x in parameters
-        )  # float32 where that is computed in
+        # float32 where a model computes in that; a file holds 16 bits
+        scales, biases = (x.astype(kv.keys.dtype) for x in parameters)
         packed = codes, scales, biases
         stored = StoredAffine(kv.stored.bits, kv.stored.group_size, packed)
         return stored, replace(settings, keep_first=0, keep_last=0)
