@@ -145,7 +145,7 @@ def test_plans_are_compared_by_weights(tmp_path, llama, model, copied, changed, 
         ("a/b", ["plan-model-not-checked"], ["plan-model-not-checked"]),
         (str(llama), [], []),
     ):
-        settings = {"schedule": plan_of(tmp_path, named), "bits": 4}
+        settings = {"schedule": plan_of(tmp_path, named)}
         assert codes(analyze(captured, **settings).run.warnings) == wanted
         # a file names its model, and may tell its weights
         assert codes(analyze(capture_file(path), **settings).run.warnings) == without

@@ -306,7 +306,7 @@ def test_detail_over_texts(captured, llama):
 def test_detail_counts_every_element(captured, scheme):
     import numpy as np
 
-    found = analyze(captured, bits=3, scheme=scheme, detail=True)
+    found = analyze(captured, scheme=scheme, detail=True)
     for layer in found.measurement.layers:
         for size in (layer.keys, layer.values):
             detail = size.detail

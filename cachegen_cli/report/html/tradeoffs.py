@@ -92,7 +92,7 @@ def _curve(result: Sweep) -> Panel:
 
 
 def _name(settings: Settings) -> str:
-    return f"{settings.widths} bits" if settings.key_bits else settings.label
+    return settings.codes if settings.key_bits else settings.label
 
 
 def _marked(points: Sequence[Dot]) -> list[Dot]:
