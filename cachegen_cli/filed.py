@@ -21,6 +21,7 @@ from cachegen_cli.promptcache.copies import copies_in
 from cachegen_cli.promptcache.header import Header
 from cachegen_cli.reading import encode, prefill
 from cachegen_cli.results.run import ModelInfo, Notice, PromptInfo
+from cachegen_cli.wording import counted
 
 
 class FiledLayers(Sequence[LayerKV]):
@@ -154,13 +155,13 @@ def _check_model(layers: Sequence[LayerKV], model: Model) -> None:
     """Raise InputError unless the entries are such as the model makes."""
     own, _ = read_cache(prefill(model, [0]), layers[0].keys.dtype)
     if len(own) != len(layers):
-        raise _other_model(f"it has {len(layers)} entries, the model {len(own)}")
+        raise _other_model(f"it has {counted(len(layers), 'entry')}, the model {len(own)}")
     for found, mine in zip(layers, own, strict=True):
         for x, y in ((found.keys, mine.keys), (found.values, mine.values)):
             if (x.shape[0], x.shape[2]) != (y.shape[0], y.shape[2]):
                 raise _other_model(
-                    f"entry {found.layer} is of {x.shape[0]} heads of {x.shape[2]}, the model's of "
-                    f"{y.shape[0]} of {y.shape[2]}"
+                    f"entry {found.layer} is of {counted(x.shape[0], 'head')} of {x.shape[2]}, "
+                    f"the model's of {y.shape[0]} of {y.shape[2]}"
                 )
         # a window where the model has none comes from --max-kv-size
         if mine.window and not found.window and not found.stored:

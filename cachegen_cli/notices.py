@@ -65,8 +65,8 @@ def check_applies(source: Capture, what: str) -> None:
     stored = source.stored
     if stored and stored.everywhere:
         raise InputError(
-            f"{what} has nothing to work on: all {stored.of} cache entries are quantized already "
-            f"({stored.codes}) and keep their own codes",
+            f"{what} has nothing to work on: all {counted(stored.of, 'cache entry')} are "
+            f"quantized already ({stored.codes}) and keep their own codes",
             "'cachegen analyze' shows what these take; settings apply to a cache in 16 bits",
         )
 
@@ -79,10 +79,10 @@ def _stored_notices(source: Capture) -> list[Notice]:
     return [
         Notice(
             "already-quantized",
-            f"{stored.entries} of {stored.of} cache entries are quantized already "
+            f"{stored.entries} of {counted(stored.of, 'cache entry')} are quantized already "
             f"({stored.codes}) and keep their own codes: settings apply to "
-            f"{stored.of - stored.entries} of {stored.of} entries, and KL is against the cache as "
-            "it is, since what it was before is not there",
+            f"{stored.of - stored.entries} of {counted(stored.of, 'entry')}, and KL is against the "
+            "cache as it is, since what it was before is not there",
         )
     ]
 

@@ -14,6 +14,7 @@ from cachegen_cli.results.planning import Plan
 from cachegen_cli.results.settings import GROUPS, PlannedWidths, Settings
 from cachegen_cli.schemes import Place, parse, scheme_at, scheme_named, takes
 from cachegen_cli.units import profile_of
+from cachegen_cli.wording import counted
 
 SCHEDULES = ("uniform", "depth")
 DELTAS = ("auto", "on", "off")
@@ -83,7 +84,8 @@ def widths(settings: Settings, n_layers: int) -> tuple[list[int], list[int]]:
         plan = settings.plan
         if len(plan.key_bits) != n_layers:
             raise InputError(
-                f"the plan '{plan.source}' is for {len(plan.key_bits)} cache entries of "
+                f"the plan '{plan.source}' is for "
+                f"{counted(len(plan.key_bits), 'cache entry')} of "
                 f"{plan.model}, and there are {n_layers} here",
                 "make one for this model with 'cachegen plan'",
             )

@@ -16,6 +16,7 @@ from cachegen_cli.promptcache.arrays import Described
 from cachegen_cli.promptcache.header import Header, read_header
 from cachegen_cli.promptcache.layouts import TOKENS, BrokenCache, State, what_is_wrong
 from cachegen_cli.results.run import Skipped
+from cachegen_cli.wording import counted
 
 # whatever a file that is none may make the readers stumble over
 _BROKEN = (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError)
@@ -126,7 +127,7 @@ def _check(entry: State) -> None:
     offset = own["offset"]
     held = offset - own.get("start_position", 0) if isinstance(offset, int) else 0
     if not held >= 0 or (held > rows and "max_size" not in own):
-        raise BrokenCache(f"{held} tokens in {rows} rows")
+        raise BrokenCache(f"{counted(held, 'token')} in {counted(rows, 'row')}")
 
 
 def _no_cache(path: Path, error: Exception, where: str = "") -> InputError:

@@ -13,6 +13,7 @@ from cachegen_cli.promptcache.layouts import TOKENS, BrokenCache, State, what_is
 from cachegen_cli.results.cachefile import CacheEntry, PromptCacheFile
 from cachegen_cli.results.run import Notice
 from cachegen_cli.results.spans import Entry
+from cachegen_cli.wording import counted
 
 _ROWS = 2  # axis of the tokens
 
@@ -73,7 +74,7 @@ def _entries(place: Entry, state: State) -> list[CacheEntry]:
     held = seen - _int(own.get("start_position", 0))
     rows = min(_int(own["_idx"]) if state.cls == "BatchKVCache" else held, first.shape[_ROWS])
     if rows < 0 or (held > rows and "max_size" not in own):
-        raise BrokenCache(f"{seen} tokens in {rows} rows")
+        raise BrokenCache(f"{counted(seen, 'token')} in {counted(rows, 'row')}")
     if "max_size" in own:
         rows = min(rows, _int(own["max_size"]))
     whole = first.shape[0] * first.shape[_ROWS]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cachegen_cli.promptcache.layouts import BATCH, FIELDS, META, ROWS, State
+from cachegen_cli.wording import counted
 
 
 def flat_c(
@@ -80,7 +81,9 @@ def _b_state(state: State) -> tuple[Any, Any]:
     else:
         lost = int(own.get("start_position", 0))
         if lost:  # mlx-lm takes the rows that it finds there for all that were seen
-            raise ValueError(f"layout B has no place for a {state.cls} that has lost {lost} tokens")
+            raise ValueError(
+                f"layout B has no place for a {state.cls} that has lost {counted(lost, 'token')}"
+            )
         n = int(own.get("offset", rows))
     info = [str(own[name]) for name in META.get(state.cls, ())]
     more = [own[name] for name in BATCH] if state.cls.startswith("Batch") else []

@@ -209,9 +209,9 @@ def stored_notes(settings: Settings, quality: bool = True) -> list[str]:
         return []
     against = " KL is against the cache as it is, already quantized." if quality else ""
     return [
-        f"{stored.entries} of {stored.of} cache entries are quantized already ({stored.codes}). "
-        f"Their own codes are measured, whatever was asked for.{against} What they were before is "
-        "not in the cache."
+        f"{stored.entries} of {counted(stored.of, 'cache entry')} are quantized already "
+        f"({stored.codes}). Their own codes are measured, whatever was asked for.{against} What "
+        "they were before is not in the cache."
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from cachegen_cli.results.picking import pick
 from cachegen_cli.results.profile import ProfileInfo
+from cachegen_cli.wording import counted
 
 USUAL_BITS = 4
 GROUPS = {"group": 32, "mlx": 64}
@@ -193,7 +194,7 @@ class Settings:
         if widths and self.group_size:
             parts.append(f"groups of {self.group_size}")
         if stored:
-            parts.append(f"for {stored.of - stored.entries} of {stored.of} entries")
+            parts.append(f"for {stored.of - stored.entries} of {counted(stored.of, 'entry')}")
         return parts
 
     @classmethod
