@@ -207,7 +207,7 @@ def test_caches_of_which_settings_apply_to_other_entries(whole, part):
 
 def test_the_warning_of_few_tokens_is_of_the_codes_that_are_there(whole):
     [few] = [n.message for n in analyze(whole, bits=8).run.warnings if n.code == "short-prompt"]
-    assert few.startswith(f"{len(TEXT)} tokens are few for 4 bits")
+    assert few.startswith(f"with {len(TEXT)} tokens for codes of 4 bits")
 
 
 def test_stored_entries_join_no_basis(model, whole, part, tmp_path):
