@@ -227,4 +227,7 @@ def test_scales_of_32_bits_are_coded_in_16(model, tmp_path):
     cache = capture_file(write(tmp_path / "c.safetensors", model, 4, mx.float32))
     found = verify(cache)
     assert found.passed and found.fixed_bytes == ENTRIES * codes_bytes()
-    assert 0 < analyze(cache).measurement.totals.relative_rms_error < 2**-10
+    result = analyze(cache)
+    # they are rounded as they are read, which is said, and then nothing more is lost
+    assert result.measurement.totals.relative_rms_error == 0
+    assert "rounded-to-16-bits" in [notice.code for notice in result.run.warnings]

@@ -63,11 +63,12 @@ class State:
 
     @property
     def floats(self) -> list[Any]:
-        """Arrays of keys and values that are not quantized."""
+        """Return arrays of keys and values, of quantized ones their scales and biases."""
         own = vars(self)
-        inner = [x for part in own.get("caches", ()) for x in part.floats]
-        parts = (own.get("keys"), own.get("values"))
-        return inner + [x for x in parts if x is not None and not isinstance(x, list | tuple)]
+        arrays = [x for part in own.get("caches", ()) for x in part.floats]
+        for x in (own.get("keys"), own.get("values")):
+            arrays += x[1:] if isinstance(x, list | tuple) else [] if x is None else [x]
+        return arrays
 
 
 class BrokenCache(ValueError):
