@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from cachegen_cli.entrynotices import ignored_notices, repeated_notices, shared_notices
+from cachegen_cli.entrynotices import (
+    by_class,
+    ignored_notices,
+    repeated_notices,
+    shared_notices,
+)
 from cachegen_cli.errors import ModelError, UsageError
 from cachegen_cli.identity import is_model
 from cachegen_cli.infos import model_info
@@ -95,7 +100,7 @@ class Capture:
 
     @property
     def fingerprint(self) -> str:
-        """Of the model that made it; "" where neither a file tells it nor the model is at hand."""
+        """Return its model's; "" where no file tells it and the model is not at hand."""
         told = self.metadata.get(FINGERPRINT, "")
         return told or (self.loaded.fingerprint if self.loaded else "")
 
@@ -262,7 +267,7 @@ def _run(
     layers, skipped = read_cache(cache, model.dtype, model.latent_ranks, free=not kept)
     if not layers:
         raise ModelError(
-            f"{model.id} keeps no KV cache that can be analysed: " + "; ".join(_by_class(skipped)),
+            f"{model.id} keeps no KV cache that can be analysed: " + "; ".join(by_class(skipped)),
             "only attention caches can be; a recurrent state has no tokens to code",
         )
     if model.sharded == "tensor" and any(kv.role != "kv" for kv in layers):
@@ -292,12 +297,3 @@ def _run(
         loaded=model,
         cache=cache if keep_cache else None,
     )
-
-
-def _by_class(skipped: Sequence[Skipped]) -> list[str]:
-    """What was skipped, a phrase a class."""
-    phrases = []
-    for name, reason in dict.fromkeys((s.cache, s.reason) for s in skipped):
-        sizes = [s.bytes for s in skipped if (s.cache, s.reason) == (name, reason)]
-        phrases.append(f"{len(sizes)} x {name}, {counted(sum(sizes), 'byte')}: {reason}")
-    return phrases

@@ -129,7 +129,7 @@ def compare(
 
 
 class _Readings:
-    """What is measured of settings on the texts, each once."""
+    """Settings measured on the texts, each once."""
 
     def __init__(self, trials: Trials) -> None:
         self.trials = trials

@@ -50,7 +50,7 @@ class Point:
 
 
 class Aim(NamedTuple):
-    """What curves are read off at: a KL, or a size.
+    """Aim at a KL or a size, at which curves are read off.
 
     Attributes:
         draws: of a KL that was measured, the same in resamples of the positions.

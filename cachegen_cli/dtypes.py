@@ -1,4 +1,4 @@
-"""What a dtype holds."""
+"""Rounding of float32 values to a 16-bit dtype."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from cachegen_cli.device import mx
 from cachegen_cli.identity import is_model
 from cachegen_cli.kvcache import FINGERPRINT, LayerKV, copies
 from cachegen_cli.model import Model
-from cachegen_cli.results.run import Notice
+from cachegen_cli.results.run import Notice, Skipped
 from cachegen_cli.results.spans import Entry
 from cachegen_cli.wording import counted
 
@@ -110,3 +110,12 @@ def model_notices(metadata: Mapping[str, str], model: Model) -> list[Notice]:
             f"{said}; the model here is '{model.id}', which has another config or other weights",
         )
     ]
+
+
+def by_class(skipped: Sequence[Skipped]) -> list[str]:
+    """Return what was skipped, a phrase a class."""
+    phrases = []
+    for name, reason in dict.fromkeys((s.cache, s.reason) for s in skipped):
+        sizes = [s.bytes for s in skipped if (s.cache, s.reason) == (name, reason)]
+        phrases.append(f"{len(sizes)} x {name}, {counted(sum(sizes), 'byte')}: {reason}")
+    return phrases

@@ -66,7 +66,7 @@ class Values:
 
     @cached_property
     def in_float32(self) -> bool:
-        """Whether float32 holds the squares; of finite bfloat16 numbers they may be inf or 0."""
+        """Return whether float32 holds the squares, which of bfloat16 may be inf or 0."""
         return float32_holds(self._energy, self._x.size)
 
     @cached_property

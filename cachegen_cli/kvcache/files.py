@@ -59,7 +59,7 @@ class CacheFile:
 
     @property
     def layout(self) -> str:
-        """Which one the file has: "A", "B" or "C"."""
+        """Return the layout: "A", "B" or "C"."""
         return self.header.layout
 
     @property

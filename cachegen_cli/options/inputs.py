@@ -212,7 +212,7 @@ class CorpusOptions(TextOptions):
 
 
 def _is_line(prompt: Prompt) -> bool:
-    """Whether a text is a line of a .jsonl file: "FILE.jsonl:3"."""
+    """Return whether a text is a line of a .jsonl file: "FILE.jsonl:3"."""
     file, _, number = prompt.source.rpartition(":")
     return file.lower().endswith(".jsonl") and number.isdecimal()
 

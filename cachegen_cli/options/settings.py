@@ -136,7 +136,7 @@ class SchemeOptions:
 
 @dataclass(frozen=True)
 class QuantizerOptions(SchemeOptions):
-    """How codes are made, beside their width and group size."""
+    """Options for how codes are made, beside their width and group size."""
 
     schedule: Annotated[
         str,
@@ -159,7 +159,7 @@ class QuantizerOptions(SchemeOptions):
 
 @dataclass(frozen=True)
 class EstimateOptions(QuantizerOptions):
-    """How codes are made, and how their entropy is estimated."""
+    """Options for how codes are made, and how their entropy is estimated."""
 
     pooled: Annotated[
         bool,

@@ -1,4 +1,4 @@
-"""How many rows of a file's entries are tokens, where its layout does not say so.
+"""Count how many rows of a file's entries are tokens, where its layout does not say so.
 
 A  says nothing: 0.18.1 wrote growing buffers whole, whose other rows are zero; 0.19.0 cut them
 B  does not say how many tokens a ChunkedKVCache has seen, and cuts it to as many rows, of which
@@ -49,7 +49,7 @@ class _Group:
 
     @property
     def is_full(self) -> bool:
-        """Whether the file holds all tokens that were seen, and nothing else."""
+        """Return whether the file holds all tokens that were seen, and nothing else."""
         grows = self.stored < self.window if self.window else not self.start
         return grows and self.end == self.stored
 

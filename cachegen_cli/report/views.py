@@ -13,7 +13,7 @@ _VIEWS = {
     "quality": ("qualities", "quality_view"),
     "sweep": ("analyses", "sweep_view"),
     "sensitivity": ("qualities", "sensitivity_view"),
-    "plan": ("qualities", "plan_view"),
+    "plan": ("plans", "plan_view"),
     "compare": ("comparisons", "comparison_view"),
     "insights": ("observations", "insights_view"),
     "calibrate": ("calibrations", "calibration_view"),

@@ -57,7 +57,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Target:
-    """What a plan is made for: ``figure`` (a key of the plan) at most ``value``."""
+    """Target of a plan or comparison: ``figure`` (a key of the plan) at most ``value``."""
 
     figure: str
     value: float

@@ -79,7 +79,7 @@ class StoredCodes:
 
     @property
     def everywhere(self) -> bool:
-        """Whether no entry is left for settings to apply to."""
+        """Return whether no entry is left for settings to apply to."""
         return self.entries == self.of
 
 

@@ -56,7 +56,7 @@ class Places:
 
 
 class Placed:
-    """What is of one cache entry, ``layer``, or of all ``layers`` that are coded as one."""
+    """Belong to one cache entry, ``layer``, or of all ``layers`` that are coded as one."""
 
     layer: Entry
     layers: tuple[Entry, ...]

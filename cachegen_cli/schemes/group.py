@@ -107,8 +107,10 @@ class Group(ByToken):
 
 @cache
 def _quantizer(bits: int, size: int) -> Callable[..., tuple[mx.array, ...]]:
-    """Of a block and its ranges: codes [H, D, T], scale and zero as they are stored, which groups
-    are wide, and codes by group.
+    """Return a function of a block and its ranges.
+
+    It gives codes [H, D, T], scale and zero as they are stored, which groups are wide, and codes
+    by group.
     """
 
     def quantize(x: mx.array, low: mx.array, top: mx.array) -> tuple[mx.array, ...]:
