@@ -12,7 +12,7 @@ from cachegen_cli.errors import CachegenError, UsageError
 from cachegen_cli.infos import tool_versions
 from cachegen_cli.measuring import Measured, measure_texts, pooled_over, stepped
 from cachegen_cli.model import Model, one_line
-from cachegen_cli.notices import check_applies, notices_of, quality_notices
+from cachegen_cli.notices import check_applies, notices_of, quality_notices, width_notices
 from cachegen_cli.planes import STAGES
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.quality import Reference
@@ -181,7 +181,9 @@ def _measured(
         pooled_over([one.measured[place] for one in ordered], prompt) for place in range(len(grid))
     )
     notices = quality_notices([(row.settings.label, row.quality) for row in rows if row.quality])
-    return Run.over([one.run for one in ordered]).with_warnings(notices), rows
+    return Run.over([one.run for one in ordered]).with_warnings(
+        [*notices, *width_notices(rows)]
+    ), rows
 
 
 def _from_all(own: Iterator[_OneText], share: Ranks) -> list[_OneText]:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 DRAWS = 2000
-BLOCK = 16  # positions; fewer where a text would have less than `_FEWEST_BLOCKS` of them
-_FEWEST_BLOCKS = 8
+FEWEST = 8  # positions, and blocks of a text, with which there is an error
+BLOCK = 16  # positions; fewer where a text would have less than `FEWEST` of them
 _SEED = 20231
 
 
@@ -29,14 +29,14 @@ def resampled_means(values: Floats, lengths: Sequence[int]) -> Floats | None:
         lengths: positions of each text; they sum to n.
 
     Returns:
-        None where there is one position only, which says nothing of an error.
+        None where there are less than `FEWEST` positions, which say nothing of an error.
     """
-    if values.size < 2:
+    if values.size < FEWEST:
         return None
     sums, end = np.zeros(DRAWS), 0
     for place, n in enumerate(lengths):
         text, end = values[end : end + n], end + n
-        block = min(BLOCK, max(1, n // _FEWEST_BLOCKS))
+        block = min(BLOCK, max(1, n // FEWEST))
         circle = np.cumsum(np.concatenate([[0.0], text, text[: block - 1]]))
         of_blocks = circle[block:] - circle[:-block]
         sums += of_blocks[_starts(n, block, place)].mean(axis=1) * (n / block)

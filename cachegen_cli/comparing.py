@@ -36,6 +36,7 @@ _READINGS = 7  # of a scheme, about, for the progress bar
 # options that a curve varies itself
 _FREE = {"cachegen": {"bins"}, "uniform": {"error", "step", *TARGETS}}
 _FREE["transform"] = _FREE["uniform"]
+_FLOOR = 0.9  # of a floor: a target below that is not looked for
 SEEN = 0.5  # of the runs of tokens of a context or a continuation, which is then a known one
 
 
@@ -88,7 +89,7 @@ def compare(
     group = next(
         (g for g in (DEFAULT_GROUP, *GROUP_SIZES) if not any(dim % g for dim in dims)), None
     )
-    fitted = {text: one for text, base in bases.items() if (one := _fitted(base, dims, group))}
+    fitted, notices = _all_fitted(bases, dims, group)
     readings.trials.expected = _READINGS * len(fitted)
     baseline = _baseline(group)
     reference, draws = readings.measure(baseline.scheme, baseline)
@@ -105,14 +106,8 @@ def compare(
         if SCHEMES[settings.scheme].profile_use == "must"
     ]
     standings, out_of_reach = readings.standings(fitted, aim, floors)
-    if not any(baseline.scheme == one.scheme for one in fitted.values()):
-        fitted[baseline.scheme] = baseline
+    fitted.setdefault(baseline.scheme, baseline)
     totals = readings.totals
-    notices = [
-        Notice("scheme-left-out", f"{text} cannot take these head sizes, {sorted(dims)}")
-        for text in bases
-        if text not in fitted
-    ]
     return Comparison(
         run=readings.run.with_warnings(
             [*notices, *quality_notices([(reference.name, reference.quality)])]
@@ -124,7 +119,7 @@ def compare(
         points=readings.points(list(fitted)),
         standings=tuple(standings),
         out_of_reach=tuple(out_of_reach),
-        floors=tuple(floors),
+        floors=tuple(readings.lowest(floor) for floor in floors),
     )
 
 
@@ -163,6 +158,14 @@ class _Readings:
         quality = self.trials.positions(finest).quality()
         return Floor(text, quality.kl_nats, quality.kl_nats_low, quality.kl_nats_high)
 
+    def lowest(self, floor: Floor) -> Floor:
+        """Return a floor, or where a larger step of the curve has a lower KL, that."""
+        qualities = [c.quality for text, _, c, _ in self._measured if text == floor.scheme]
+        least = min(qualities, key=lambda quality: quality.kl_nats)
+        if least.kl_nats >= floor.kl_nats:
+            return floor
+        return Floor(floor.scheme, least.kl_nats, least.kl_nats_low, least.kl_nats_high)
+
     def standings(
         self, bases: Mapping[str, Settings], aim: Aim, floors: Sequence[Floor]
     ) -> tuple[list[Standing], list[OutOfReach]]:
@@ -175,7 +178,7 @@ class _Readings:
                 self.measure(text, base)
                 continue
             curve = Curve(text, steps, partial(self.measure, text))
-            if not aim.at_bits and lowest.get(text, 0.0) >= aim.target.value:
+            if not aim.at_bits and _FLOOR * lowest.get(text, 0.0) >= aim.target.value:
                 reason = f"on these texts it has KL {lowest[text]:.3g} at any step, its floor"
                 unmet.append(OutOfReach(text, reason))
                 continue
@@ -250,6 +253,25 @@ def _base(text: str, profile: Profile | None) -> Settings:
         )
     info = profile.info if profile and SCHEMES[name].profile_use != "none" else None
     return settings_with("uniform", Settings(scheme=name, options=options, profile=info))
+
+
+def _all_fitted(
+    bases: Mapping[str, Settings], dims: set[int], group: int | None
+) -> tuple[dict[str, Settings], list[Notice]]:
+    """Return the schemes that these head sizes allow, each once, and what to say of the others."""
+    fitted: dict[str, Settings] = {}
+    notices = []
+    for text, base in bases.items():
+        settings = _fitted(base, dims, group)
+        twin = next((name for name, other in fitted.items() if other == settings), None)
+        if settings is None:
+            message = f"{text} cannot take these head sizes, {sorted(dims)}"
+            notices.append(Notice("scheme-left-out", message))
+        elif twin:
+            notices.append(Notice("scheme-named-twice", f"{text} is the same as {twin} here"))
+        else:
+            fitted[text] = settings
+    return fitted, notices
 
 
 def _fitted(settings: Settings, dims: set[int], group: int | None) -> Settings | None:

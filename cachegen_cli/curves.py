@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import exp, log
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 _TRIALS = 8  # readings beyond the first ones
 _LEAST_KL = 1e-12  # stands for a KL of 0 in logarithms
-_SLOPE_WITHIN = 15  # times what is near: points that tell the slope of a curve at a target
+_FAR = 3  # times what is near: an end of a bracket that is not
 _READ_WITHIN = 4  # times what is near: points that the target is read off from
 _SMOOTH = 0.02  # distance that is as good as none
 
@@ -129,8 +130,8 @@ class Curve:
 
         Every point near the target says something of it: its own figures, moved to the target
         along the slope of the curve, straight in bits against log KL. The nearer a point the more
-        it counts. What their readings scatter is part of the error: a KL may jump from setting to
-        setting. None where the target is not between two points.
+        it counts; nothing is read off beyond them. What their readings scatter is part of the
+        error: a KL may jump from setting to setting. None where the target is not between two.
         """
         points = self._near(aim)
         if not points:
@@ -149,13 +150,18 @@ class Curve:
             )
 
         read = at_target(np.array([p.log_kl for p in points]), aim.level)
-        value = float(weights @ read)
+        known = [p.log_kl if aim.at_bits else p.bits for p in points]
+        value = float(np.clip(weights @ read, min(known), max(known)))
         draws = [p.draws for p in points if p.draws is not None]
         moved, low, high = None, None, None
         if len(draws) == len(points):
             moved = weights @ at_target(_log(np.array(draws)), aim.levels)
             scatter = np.sqrt(weights @ np.square(read - value) / max(len(points) - 1, 1))
-            moved = moved + scatter * np.random.default_rng(0).standard_normal(moved.shape)
+            jumps = np.random.default_rng(crc32(self.name.encode()))
+            moved = moved + scatter * jumps.standard_normal(moved.shape)
+            if not aim.at_bits:  # nor are sizes that nothing on the curve takes
+                bits = [p.bits for p in self._on_curve()]
+                moved = np.clip(moved, min(bits), max(bits))
             low, high = interval(np.exp(moved) if aim.at_bits else moved)
         standing = Standing(
             scheme=self.name,
@@ -221,6 +227,9 @@ class Curve:
             wanted = aim.near / 2 * (1 if to_above > aim.near else -1)
             first, last = sorted((one.rung or 0, other.rung or 0))
             free = [rung for rung in range(first + 1, last) if rung not in taken]
+            # a curve that bends is halved every other time, or one end would never move
+            if free and len(known) % 2 and max(to_above, -to_below) > _FAR * aim.near:
+                return free[len(free) // 2]
         else:  # beyond the last point on the side that is missing
             one, other = known[0], known[-1]
             wanted = -aim.near if above else aim.near
@@ -234,18 +243,16 @@ class Curve:
         return min(free, key=lambda rung: abs(rung - guess))
 
     def _slope(self, aim: Aim) -> float:
-        """Return bits an element by log KL around the target, by least squares.
+        """Return bits an element by log KL around the target, between points well off it.
 
-        Where that is undefined nothing is moved far by it.
+        Nearer ones would tell how their KL jumps. Where it is undefined nothing is moved far by it.
         """
-        points = self._on_curve()
-        close = [p for p in points if abs(aim.distance(p)) <= _SLOPE_WITHIN * aim.near]
-        if len(close) < 2:
-            close = sorted(points, key=lambda p: abs(aim.distance(p)))[:2]
-        x, y = (np.array([getattr(p, name) for p in close]) for name in ("log_kl", "bits"))
-        spread = float(np.square(x - x.mean()).sum())
-        slope = float(((x - x.mean()) * (y - y.mean())).sum()) / spread if spread else 0.0
-        return slope or -1.0
+        by_distance = sorted(self._on_curve(), key=aim.distance)
+        off = _READ_WITHIN * aim.near
+        low = next((p for p in reversed(by_distance) if aim.distance(p) <= -off), by_distance[0])
+        high = next((p for p in by_distance if aim.distance(p) >= off), by_distance[-1])
+        run = high.log_kl - low.log_kl
+        return (high.bits - low.bits) / run if run and high.bits < low.bits else -1.0
 
 
 def _log(draws: Floats) -> Floats:

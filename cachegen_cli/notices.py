@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cachegen_cli.bootstrap import FEWEST
 from cachegen_cli.captures import Capture
 from cachegen_cli.coding.choosing import FEW_TOKENS
 from cachegen_cli.errors import InputError
@@ -17,6 +18,7 @@ from cachegen_cli.schemes import SCHEMES
 from cachegen_cli.wording import counted
 
 _DECIDE = 0.3  # share of the largest positions in the KL
+_MORE = 1.05  # times an error, beyond which it is larger
 _FLATTERS = 0.05  # bits an element of free tables, which are told
 
 
@@ -28,7 +30,7 @@ def notices_of(
         grid = [settings.over(source.stored) for settings in grid]
     return (
         *source.notices,
-        *_stored_notices(source),
+        *_stored_notices(source, any(one.quality for one in measured)),
         *_plan_notices(source, grid),
         *_rotation_notices(source, grid),
         *_profile_notices(source, grid),
@@ -39,6 +41,10 @@ def notices_of(
 
 def quality_notices(measured: Sequence[tuple[str, Quality]]) -> list[Notice]:
     """Say where a few positions decide a mean KL: settings by name, the worst is told."""
+    few = min((quality.positions for _, quality in measured), default=FEWEST)
+    if few < FEWEST:
+        message = f"{counted(few, 'position')} of a continuation tell nothing of an error"
+        return [Notice("few-positions", message)]
     known = [(quality.kl_share_of_largest or 0.0, name, quality) for name, quality in measured]
     deciding = [part for part in known if part[0] >= _DECIDE and part[2].positions > 2 * LARGEST]
     if not deciding:
@@ -51,6 +57,24 @@ def quality_notices(measured: Sequence[tuple[str, Quality]]) -> list[Notice]:
             f"{name}: its median is {quality.kl_nats_median:.3g}, its mean {quality.kl_nats:.3g}",
         )
     ]
+
+
+def width_notices(rows: Sequence[Measurement]) -> list[Notice]:
+    """Say where more bits lose more: a quantizer whose scales do not hold such numbers."""
+    errors = [
+        (row.settings.key_bits, row.totals.relative_rms_error, row.settings.label)
+        for row in rows
+        if row.settings.key_bits == row.settings.value_bits > 0 and row.settings.plan is None
+    ]
+    for bits, error, label in errors:
+        for fewer, less, other in errors:
+            if fewer < bits and error and less is not None and error > _MORE * less:
+                message = (
+                    f"{label} have a larger error ({error:.3g}) than {other} ({less:.3g}): the "
+                    "scales of this scheme do not hold numbers as they are here"
+                )
+                return [Notice("more-bits-lose-more", message)]
+    return []
 
 
 def check_applies(source: Capture, what: str) -> None:
@@ -71,7 +95,7 @@ def check_applies(source: Capture, what: str) -> None:
         )
 
 
-def _stored_notices(source: Capture) -> list[Notice]:
+def _stored_notices(source: Capture, quality: bool) -> list[Notice]:
     """Say how many entries settings do not apply to, and what KL is then against."""
     stored = source.stored
     if stored is None:
@@ -81,8 +105,8 @@ def _stored_notices(source: Capture) -> list[Notice]:
             "already-quantized",
             f"{stored.entries} of {counted(stored.of, 'cache entry')} are quantized already "
             f"({stored.codes}) and keep their own codes: settings apply to "
-            f"{stored.of - stored.entries} of {counted(stored.of, 'entry')}, and KL is against the "
-            "cache as it is, since what it was before is not there",
+            f"{stored.of - stored.entries} of {counted(stored.of, 'entry')}; what they were before "
+            f"is not there{', so KL is against the cache as it is' if quality else ''}",
         )
     ]
 

@@ -18,6 +18,7 @@ from cachegen_cli.errors import InputError, UsageError
 from cachegen_cli.measuring import Measured, positions_over
 from cachegen_cli.notices import quality_notices
 from cachegen_cli.progress import Progress, no_progress
+from cachegen_cli.quality import kl_ratio
 from cachegen_cli.quantize import MAX_BITS
 from cachegen_cli.results.candidates import SAME_BYTES, Candidate, Target, best_within
 from cachegen_cli.results.measurements import Measurement
@@ -255,13 +256,21 @@ class _Search:
         return None
 
     def rival(self, chosen: Widths, uniform: Sequence[Candidate]) -> Rival | None:
-        """Return the uniform width that the plan has to beat, and by how much it does."""
-        planned = self.found[chosen]
-        best = best_within(uniform, _coded(planned))
-        if best is None:
+        """Return the plan against the uniform widths around its bytes; None if all take more."""
+        size = _coded(self.found[chosen])
+        low = best_within(uniform, size)
+        if low is None:
             return None
-        theirs = positions_over(self.by_text[self.uniform(best.settings.key_bits)])
-        return Rival(best.name, *theirs.kl_beyond(positions_over(self.by_text[chosen])))
+        wider = [one for one in uniform if one.coded_bytes > max(size, low.coded_bytes)]
+        high = min(wider, key=lambda one: one.coded_bytes, default=low)
+        between = high.coded_bytes - low.coded_bytes
+        share = max(size - low.coded_bytes, 0) / between if between else 0.0
+        ours, *theirs = (
+            positions_over(self.by_text[bits])
+            for bits in (chosen, *(self.uniform(one.settings.key_bits) for one in (low, high)))
+        )
+        ratio, *ends = kl_ratio(ours, theirs, share)
+        return Rival((high if share > 0.5 else low).name, ratio, *ends)
 
     def notices(self, chosen: Widths, depth: Candidate | None, rival: Rival | None) -> list[Notice]:
         """Say where a mix of widths is no better than a rule."""

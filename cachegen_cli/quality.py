@@ -33,6 +33,7 @@ Logits = npt.NDArray[np.float32]
 
 _BLOCK = 1 << 17  # logits at a time: 1 MB in float64, which a processor's cache holds
 _NEVER = -1e30  # stands for a logit of minus infinity, whose probability is 0
+_LEAST_KL = 1e-12  # stands for a KL of 0 in logarithms
 _SURPRISE = -700.0  # nats a token, beyond which a perplexity overflows
 
 
@@ -62,11 +63,6 @@ class Positions(NamedTuple):
     def kl_draws(self) -> Floats | None:
         """Return the mean KL in each resample of the positions (`resampled_means`)."""
         return resampled_means(self.kl, self.lengths)
-
-    def kl_beyond(self, other: Positions) -> tuple[float, float | None, float | None]:
-        """Return the mean KL less another's on the same positions, and its 95 % interval."""
-        mean, _, low, high = _mean(self.kl - other.kl, self.lengths)
-        return mean, low, high
 
     def quality(self) -> Quality:
         """Return means over positions with their errors."""
@@ -98,6 +94,26 @@ class Positions(NamedTuple):
             top1_agreement=agreement,
             top1_agreement_stderr=agreement_stderr,
         )
+
+
+def kl_ratio(
+    of: Positions, to: Sequence[Positions], share: float
+) -> tuple[float, float | None, float | None]:
+    """Return a mean KL by that between two others, straight in log KL, and its 95 % interval.
+
+    Args:
+        of, to: the same positions under three settings.
+        share: how far from the first of ``to`` to the second.
+    """
+
+    def ratio(kl: Floats | float, low: Floats | float, high: Floats | float) -> Floats:
+        one, first, second = (np.log(np.maximum(x, _LEAST_KL)) for x in (kl, low, high))
+        return np.asarray(np.exp(one - (1 - share) * first - share * second))
+
+    found = float(ratio(of.kl.mean(), *(one.kl.mean() for one in to)))
+    draws = [one.kl_draws() for one in (of, *to)]
+    known = [one for one in draws if one is not None]
+    return found, *(interval(ratio(*known)) if len(known) == len(draws) else (None, None))
 
 
 class Reference:

@@ -45,7 +45,8 @@ def sensitivity(
     settings = stepped(settings, *trials.texts[0])
     trials.expected = 2 * trials.n_layers + 1
     measured = trials.measure(settings)
-    rows = trials.each_alone(settings)
+    kept = {kv.layer for text, _ in trials.texts for kv in text.layers if kv.stored}
+    rows = tuple(row for row in trials.each_alone(settings) if row.layer not in kept)
     together = positions_over(measured).quality()
     notices = quality_notices([("everything together", together)])
     run = trials.run(settings, measured).with_warnings(notices)

@@ -24,6 +24,7 @@ from cachegen_cli.results.detail import Detail
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.sizes import Bytes, TensorResult
 from cachegen_cli.schemes import Scheme, code_shape, expected_of, to_header
+from cachegen_cli.schemes.affine import StoredAffine
 from cachegen_cli.schemes.base import LARGEST_CODE, Parameters, squared_error
 from cachegen_cli.schemes.base import Plane as CodedPlane
 from cachegen_cli.values import Values
@@ -231,7 +232,8 @@ class Tensor:
             table_bytes=sum(fit.table_bytes for fit in fits),
             header_bytes=HEADER_BYTES * len(fits) + SECTION_BYTES,
             shipped_bytes=shipped(channels_of(self.planes[0].codes)) if shipped else None,
-            signal_energy=self.signal,
+            # what stored codes were before is not there: their error is not 0 but unknown
+            signal_energy=0.0 if isinstance(self.scheme, StoredAffine) else self.signal,
             detail=self._detail() if detail else None,
             error_energy=self.error,
             **sizes,

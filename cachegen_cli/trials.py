@@ -94,12 +94,14 @@ class Trials:
 
     def run(self, settings: Settings, measured: Sequence[Measured]) -> Run:
         """What to say of all texts' run; warnings are those of the setting."""
-        return Run.over(
+        run = Run.over(
             [
                 run_of(text, self.started, [settings], measured=[one])
                 for (text, _), one in zip(self.texts, measured, strict=True)
             ]
         )
+        # results of trials show no entropy
+        return replace(run, warnings=tuple(w for w in run.warnings if w.code != "short-prompt"))
 
     def _count(self) -> None:
         self.progress(self.stage, self.done, max(self.expected, self.done + 1))

@@ -70,7 +70,9 @@ def test_schemes_are_measured_at_the_target(found, scored):
         assert low <= standing.coded_bits_per_element <= max(high, low)
         assert found.nearest(standing).name in standing.read_from
         if standing.scheme == "uniform":
-            assert max(around) / min(around) < 1.25
+            above = min(kl for kl in around if kl >= found.target.value)
+            below = max(kl for kl in around if kl <= found.target.value)
+            assert above < 1.1 * found.target.value and below > 0.9 * found.target.value
     # the command that is named gives the same, to the digit
     nearest = found.nearest(standing)
     assert nearest.settings.arguments.startswith(f"--scheme {nearest.settings.scheme_text}")
@@ -159,3 +161,19 @@ def test_the_command(cachegen, quick):
     done = cachegen("compare", *quick, "--schemes", "group,uniform", "--at-bits", "4")
     assert done.code == 0 and "At 4 coded bits an element" in done.out
     assert Names.parse("a,b:x=1,y=2, c") == ("a", "b:x=1,y=2", "c")
+
+
+def test_schemes_by_other_names(scored):
+    """A scheme with the options that it has anyway is measured once, and said to be the same."""
+    found = compare(scored, schemes=("mlx:group_size=32", "mlx", "group"))
+    assert [one.scheme for one in found.standings if "mlx" in one.scheme] == ["mlx:group_size=32"]
+    assert "scheme-named-twice" in [w.code for w in found.run.warnings]
+    alone = compare(scored, schemes=("mlx:group_size=32",))
+    assert [one.scheme for one in alone.standings] == ["mlx:group_size=32"]
+    assert render(alone, "table")
+
+
+def test_two_positions_make_no_winner(llama):
+    found = compare(str(llama), TEXT, schemes=("group", "uniform"), continuation=2)
+    assert found.winner is None and all(one.margin is None for one in found.standings)
+    assert "few-positions" in [w.code for w in found.run.warnings]

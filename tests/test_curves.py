@@ -181,3 +181,37 @@ def test_schemes_and_options():
     assert errors == sorted(set(errors), reverse=True) and errors[0] == 1.0
     assert max(a / b for a, b in pairwise(errors)) < 1.03
     assert replace(steps.rungs[3], options={}).options == {}
+
+
+def test_a_knee_is_not_read_off_beyond_its_points():
+    """A floor that the KL falls to steeply: the reading lies between the settings around it."""
+    curve, measure = made(
+        "uniform",
+        lambda loss: 0.01 + 100 * max(loss - 0.02, 0) ** 2,
+        draws=np.linspace(0.9, 1.1, 400),
+    )
+    for target in (0.0105, 0.012, 0.05):
+        aim = kl_aim(target)
+        curve.approach(aim)
+        standing, _ = curve.standing(aim)
+        right = -log2(0.02 + ((target - 0.01) / 100) ** 0.5)
+        assert standing.coded_bits_per_element == pytest.approx(right, abs=0.3)
+        assert 0 < standing.low <= standing.high < 8
+    assert len(measure.asked) < 27
+
+
+def test_what_scatters_is_not_shared_between_schemes():
+    """Two curves of the same jumps do not cancel them."""
+
+    def kl(loss):
+        return 4 * loss**2 * (1.3 if round(1e4 * loss) % 2 else 0.8)
+
+    read = []
+    for name in ("one", "other"):
+        curve = Curve(
+            name, ladder(Settings(scheme="uniform")), Made(kl, lambda x: -log2(x), np.ones(2000))
+        )
+        curve.approach(kl_aim(0.01))
+        read.append(curve.standing(kl_aim(0.01))[1])
+    assert read[0].std() == pytest.approx(read[1].std(), rel=0.1)
+    assert (read[0] - read[1]).std() > 1.2 * read[0].std()

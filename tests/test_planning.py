@@ -6,6 +6,7 @@ import itertools
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,28 +174,36 @@ def test_where_nothing_beats_a_uniform_width_it_says_so(scored, uniform):
     assert "plan-is-uniform" in [w.code for w in found.run.warnings]
 
 
-def test_the_rival_is_measured_against_the_plan_position_by_position(scored, planned, uniform):
-    rival, best = planned.rival, planned.best_uniform
-    assert rival.name == best.name
-    reference, positions = Reference(scored), []
-    for settings in (planned.measurement.settings, best.settings):
+def test_the_plan_is_measured_against_uniform_widths_at_its_bytes(scored, planned):
+    size = planned.measurement.totals.coded_bytes
+    around = sorted(planned.uniform, key=lambda one: one.coded_bytes)
+    low = max(o for o in range(len(around)) if around[o].coded_bytes <= size)
+    one, other = around[low], around[low + 1]
+    share = (size - one.coded_bytes) / (other.coded_bytes - one.coded_bytes)
+    reference, draws, means = Reference(scored), [], []
+    for settings in (planned.measurement.settings, one.settings, other.settings):
         restored = []
         measure(scored, settings, restored=restored)
-        positions.append(reference.compare(restored).kl)
-    more = positions[1] - positions[0]
-    assert rival.kl_nats_more == pytest.approx(more.mean())
-    draws = resampled_means(more, (40,))
-    assert (rival.low, rival.high) == pytest.approx(interval(draws))
-    assert json.loads(to_json(planned))["better_than_uniform"] == (rival.low > 0)
+        kl = reference.compare(restored).kl
+        draws.append(np.log(resampled_means(kl, (40,))))
+        means.append(np.log(kl.mean()))
+    ratio = np.exp(means[0] - (1 - share) * means[1] - share * means[2])
+    assert planned.rival.kl_ratio == pytest.approx(ratio)
+    assert planned.rival.kl_ratio == pytest.approx(
+        planned.measurement.quality.kl_nats / planned.uniform_kl_nats_at_same_bytes
+    )
+    ends = interval(np.exp(draws[0] - (1 - share) * draws[1] - share * draws[2]))
+    assert (planned.rival.low, planned.rival.high) == pytest.approx(ends)
+    assert planned.rival.name == (other if share > 0.5 else one).name
+    assert json.loads(to_json(planned))["better_than_uniform"] == (ends[1] < 1)
 
 
 @pytest.mark.parametrize("beaten", [False, True])
 def test_a_plan_says_whether_it_is_better_than_a_uniform_width(planned, beaten):
-    low = 0.001 if beaten else -0.001
-    told = replace(planned, rival=Rival("uniform 3", 0.002, low, 0.005))
+    told = replace(planned, rival=Rival("uniform 3", 0.9, 0.8, 0.95 if beaten else 1.05))
     text = " ".join(render(told, "table").split())
     verdict = "better" if beaten else "not better"
-    assert f"The plan is {verdict} than uniform 3" in text
+    assert f"The plan is {verdict} than uniform widths at its bytes" in text
     assert ("Take uniform 3" in text) is not beaten
 
 

@@ -28,7 +28,7 @@ from cachegen_cli.captures import capture_texts
 from cachegen_cli.kvcache import fork, make_cache, untouched
 from cachegen_cli.measuring import measure
 from cachegen_cli.model import bundled_file
-from cachegen_cli.notices import quality_notices
+from cachegen_cli.notices import quality_notices, width_notices
 from cachegen_cli.quality import Positions, Reference
 from cachegen_cli.reading import read_on
 from cachegen_cli.results.analyses import QualityAnalysis
@@ -317,8 +317,10 @@ def test_where_few_positions_decide_it_is_said():
     assert quality(peak).kl_nats_median == 0.01
     assert quality(peak).kl_nats_low == pytest.approx(0.01, rel=1e-6)
     assert quality(peak).kl_nats_high == pytest.approx(0.04, rel=0.3)
-    assert quality(np.zeros(4)).kl_share_of_largest is None
-    assert not quality_notices([("a", quality(flat)), ("b", quality(np.zeros(4)))])
+    assert quality(np.zeros(8)).kl_share_of_largest is None
+    assert not quality_notices([("a", quality(flat)), ("b", quality(np.zeros(8)))])
+    [few] = quality_notices([("a", quality(flat)), ("b", quality(flat[:2]))])
+    assert few.message == "2 positions of a continuation tell nothing of an error"
     [notice] = quality_notices([("a", quality(flat)), ("b", quality(peak))])
     assert notice.code == "few-positions-decide" and "51% of the KL of b" in notice.message
 
@@ -388,3 +390,18 @@ def test_the_quality_view(llama):
         assert len(shown) == 1 + rows
         assert float(dict(zip(shown[0].split(","), shown[-1].split(","), strict=True))["kl_nats"]
                      ) == found.measurement.quality.kl_nats  # fmt: skip
+
+
+def test_more_bits_that_lose_more_are_told(scored):
+    """As mlx's scales, in float16, do for numbers that are smaller than they hold."""
+    rows = sweep(scored, bits=(2, 4)).rows
+    assert not width_notices(rows)
+    fewer, more = (row.totals.relative_rms_error for row in rows)
+    layers = tuple(
+        replace(layer, **{name: replace(getattr(layer, name), error_energy=1e6 * layer.keys.elements)
+                          for name in ("keys", "values")})
+        for layer in rows[1].layers
+    )  # fmt: skip
+    [notice] = width_notices([rows[0], replace(rows[1], layers=layers)])
+    assert fewer > more and notice.code == "more-bits-lose-more"
+    assert notice.message.startswith(f"{rows[1].settings.label} have a larger error")

@@ -132,7 +132,9 @@ def test_what_would_be_of_nothing_is_refused_in_python(whole):
 def test_settings_that_apply_to_nothing_are_not_told(whole, made):
     found = made(whole)
     assert "settings apply to 0 of 4 entries" in notice(found)
-    assert "KL is against the cache as it is" in notice(found)
+    rows = getattr(found, "rows", [getattr(found, "measurement", None)])
+    measured = any(row.quality for row in rows if row)
+    assert ("KL is against the cache as it is" in notice(found)) == measured
     assert from_json(to_json(found)) == found
     data = json.loads(to_json(found))
     told = data["rows"][0]["settings"] if "rows" in data else data["settings"]
@@ -228,6 +230,26 @@ def test_scales_of_32_bits_are_coded_in_16(model, tmp_path):
     found = verify(cache)
     assert found.passed and found.fixed_bytes == ENTRIES * codes_bytes()
     result = analyze(cache)
-    # they are rounded as they are read, which is said, and then nothing more is lost
-    assert result.measurement.totals.relative_rms_error == 0
+    # they are rounded as they are read, which is said; what they were before is not there
+    assert result.measurement.totals.relative_rms_error is None
     assert "rounded-to-16-bits" in [notice.code for notice in result.run.warnings]
+
+
+def test_what_settings_do_not_apply_to_is_in_no_conclusion(part):
+    """Of a mixed cache: no sensitivity, no planned width and no error of its own codes."""
+    found = sensitivity(part, settings=Settings(2, 2))
+    kept = {kv.layer for kv in part.layers if kv.stored}
+    assert kept and not kept & {row.layer for row in found.rows}
+    assert len(found.by_layer) == len(part.layers) - len(kept)
+    measured = analyze(part, bits=2).measurement
+    for layer in measured.layers:
+        assert (layer.total.relative_rms_error is None) == bool(layer.stored)
+    errors = [la.total for la in measured.layers if not la.stored]
+    energy = sum(e.error_energy for e in errors) / sum(e.signal_energy for e in errors)
+    assert measured.totals.relative_rms_error == pytest.approx(energy**0.5)
+    planned = plan(part, target_bits=6.0, choices=(2, 3, 4))
+    rows = [line.split(",") for line in render(planned, "csv").splitlines()]
+    widths = rows[0].index("key_bits")
+    assert [not row[widths] for row in rows[1 : 1 + len(part.layers)]] == [
+        bool(kv.stored) for kv in part.layers
+    ]

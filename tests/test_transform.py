@@ -316,9 +316,10 @@ def test_a_floor_that_no_step_comes_below(text, model, tmp_path):
     found = compare(text, profile=few, schemes=["transform", "uniform"], at_kl=1e-5)
     [floor] = found.floors
     tiny = analyze(text, scheme="transform:error=0.0001", profile=few, quality=True)
-    assert floor.kl_nats == tiny.measurement.quality.kl_nats > 1e-5
     kls = [p.quality.kl_nats for p in found.points if p.settings.scheme == "transform"]
-    assert len(kls) == 2 and min(kls) >= floor.kl_nats * 0.99
+    # a larger step may by chance lose a little less: no figure lies below the floor
+    assert floor.kl_nats == min(*kls, tiny.measurement.quality.kl_nats) > 1e-5
+    assert len(kls) == 2
     [unmet] = found.out_of_reach
     assert unmet.scheme == "transform" and "its floor" in unmet.reason
     assert [one.scheme for one in found.standings] == ["uniform"]

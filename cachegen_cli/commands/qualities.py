@@ -142,7 +142,7 @@ def compare(
     output: OutputOptions,
     profiling: ProfilingOptions,
 ) -> None:
-    """Compare schemes at equal quality or equal size, each from a curve of a few settings."""
+    """Compare schemes at equal quality or equal size, each measured ever nearer to it."""
     from cachegen_cli import comparing
 
     run(

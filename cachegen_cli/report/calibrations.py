@@ -56,8 +56,9 @@ def calibration_view(result: Calibration, wide: bool) -> View:
         f"{counted(profile.tokens, 'token')} of {counted(profile.texts, 'text')}. It is kept once "
         f"for {profile.model}; no size of a scheme that uses it counts it.",
         f"What the components do not hold is lost at any step: {percent(1 - least)} of these "
-        "texts' variance at most, more of others. So transform has a floor, a KL that no step "
-        "comes below; cachegen compare --profile measures it on a text.",
+        "texts' variance at most, more of others; so is what 8 bits take from their vectors. So "
+        "transform has a floor, a KL that no step comes below; cachegen compare --profile measures "
+        "it on a text.",
     ]
     if profile.tokens < 2 * fewest:
         notes.insert(

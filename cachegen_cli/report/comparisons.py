@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from string import ascii_letters
+
 from cachegen_cli.report.columns import (
     BITS_PER_ELEMENT,
     CODED,
@@ -74,7 +76,7 @@ def comparison_view(result: Comparison, wide: bool) -> View:
         *stored_notes(shared),
         *skipped_notes(result.run),
     ]
-    marks = "abcdefghij"
+    marks = ascii_letters
     drawing = scatter(
         [
             Point(p.coded_bits_per_element, p.quality.kl_nats, marks[result.schemes.index(name)])
@@ -132,17 +134,22 @@ def _far(result: Comparison, where: str) -> list[str]:
 
 
 def _is_near(result: Comparison, one: Standing) -> bool:
-    nearest = result.nearest(one)
-    if result.at_bits:
-        return abs(nearest.coded_bits_per_element - result.target.value) <= NEAR_BITS
-    return abs(nearest.quality.kl_nats / result.target.value - 1) <= NEAR_KL
+    """Return whether a setting on either side of the target is near it."""
+    points = [p for p in result.points if p.name in one.read_from]
+    target = result.target.value
+    beyond = (
+        [(p.coded_bits_per_element - target) / NEAR_BITS for p in points]
+        if result.at_bits
+        else [(p.quality.kl_nats / target - 1) / NEAR_KL for p in points]
+    )
+    return any(0 <= x <= 1 for x in beyond) and any(-1 <= x <= 0 for x in beyond)
 
 
 def _floor(one: Floor) -> str:
     interval = plus_minus(one.kl_nats, margin(one.kl_nats_low, one.kl_nats_high))
     return (
-        f"Floor of {one.scheme} on these texts: KL {interval} at any step, since what lies beyond "
-        "its profile's components is lost."
+        f"Floor of {one.scheme} on these texts: KL {interval} at any step, by the components that "
+        "its profile leaves out and the 8 bits of its vectors."
     )
 
 

@@ -61,8 +61,9 @@ def files_view(result: PackedFiles, wide: bool) -> View:
 
 def verification_view(result: Verification, wide: bool) -> View:
     """A line a layer, then whether it pays."""
+    word = "entry" if result.run.model.source == "file" else "layer"
     columns = (
-        Column("layer", "layer", names=True),
+        Column("layer", word, names=True),
         Column("cache", "cache", left=True),
         Column("symbol_models", "models of K and V", left=True),
         Column("predicted_bytes", "predicted", si_bytes),
@@ -74,16 +75,19 @@ def verification_view(result: Verification, wide: bool) -> View:
         vars(check) | {"layer": check.places, "verdict": check.verdict} for check in result.checks
     ]
     failures = [row for row in rows if row["failure"]]
+    held, failed = (
+        sum(len(check.layers or (check.layer,)) for check in checks)
+        for checks in (result.checks, [check for check in result.checks if check.failure])
+    )
     return View(
         title_of(result.run, result.settings),
         columns,
         rows,
         answers=failures,
         notes=[
-            f"FAIL: {len(failures)} of {counted(len(result.checks), 'layer')}."
+            f"FAIL: {failed} of {counted(held, word)}."
             if failures
-            else f"PASS: {counted(len(result.checks), 'layer')} came back, in no more bytes than "
-            "predicted.",
+            else f"PASS: {counted(held, word)} came back, in no more bytes than predicted.",
             _whether_it_pays(result),
             *profile_notes(result.settings),
             *skipped_notes(result.run),

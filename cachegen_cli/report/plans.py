@@ -14,8 +14,8 @@ from cachegen_cli.report.columns import (
 from cachegen_cli.report.qualities import ALL, BLANK, KL, text_row
 from cachegen_cli.report.table import Column, Row, View
 from cachegen_cli.report.units import bits, error, percent, plus_minus, rough, si_bytes
-from cachegen_cli.results.planning import Plan
-from cachegen_cli.results.quality import margin
+from cachegen_cli.results.planning import Plan, TensorSensitivity
+from cachegen_cli.results.sizes import LayerResult
 from cachegen_cli.wording import counted
 
 
@@ -38,10 +38,8 @@ def plan_view(result: Plan, wide: bool) -> View:
     alone = result.sensitivities
     nothing: Row = dict.fromkeys(("key_bits", "value_bits", "key_kl_nats", "value_kl_nats"))
     rows = [
-        nothing | BLANK | layer.total.to_json()
-        | {"layer": layer.places, "key_bits": layer.keys.bits, "value_bits": layer.values.bits}
-        | ({"key_kl_nats": alone[2 * place].kl_nats} if alone else {})
-        | ({"value_kl_nats": alone[2 * place + 1].kl_nats} if alone else {})
+        nothing | BLANK | layer.total.to_json() | {"layer": layer.places}
+        | _chosen(layer, alone[2 * place : 2 * place + 2])
         for place, layer in enumerate(result.measurement.layers)
     ]  # fmt: skip
     measured = result.measurement
@@ -72,6 +70,14 @@ def plan_view(result: Plan, wide: bool) -> View:
     return View(title, columns, rows, totals, notes, answers=[_answer(result, totals)])
 
 
+def _chosen(layer: LayerResult, alone: Sequence[TensorSensitivity]) -> Row:
+    """Return the widths of a layer and what they cost alone; nothing of codes of its own."""
+    if layer.stored:
+        return {}
+    kls = {f"{row.tensor.removesuffix('s')}_kl_nats": row.kl_nats for row in alone}
+    return {"key_bits": layer.keys.bits, "value_bits": layer.values.bits} | kls
+
+
 def _answer(result: Plan, totals: Sequence[Row]) -> Row:
     """Return the row to take: the plan's, or that of the width that it does not beat."""
     rival = result.rival
@@ -80,19 +86,21 @@ def _answer(result: Plan, totals: Sequence[Row]) -> Row:
 
 
 def _rival(result: Plan) -> str:
-    """Say whether the plan beats the best uniform width in its bytes, beyond the error."""
-    rival, best = result.rival, result.best_uniform
-    if rival is None or best is None:
-        return "No uniform width of the choices fits into the plan's bytes."
-    sizes = f"{si_bytes(best.coded_bytes)} at KL {error(best.quality.kl_nats)}"
+    """Say whether the plan beats uniform widths at its bytes, beyond the error."""
+    rival = result.rival
+    if rival is None:
+        return "All uniform widths of the choices take more bytes than the plan."
     if len({*result.key_bits, *result.value_bits}) == 1:
         return f"The plan is {rival.name}: no mix of widths that was measured was better."
-    more = plus_minus(rival.kl_nats_more, margin(rival.low, rival.high))
+    of_theirs = f"its KL is {percent(rival.kl_ratio)} of theirs"
+    if rival.low is not None and rival.high is not None:
+        of_theirs += f" (95 % interval {percent(rival.low)} to {percent(rival.high)})"
     if rival.is_beaten:
-        return f"The plan is better than {rival.name} ({sizes}): its KL is lower by {more} nats."
+        return f"The plan is better than uniform widths at its bytes: {of_theirs}."
+    [width] = [one for one in result.uniform if one.name == rival.name]
     return (
-        f"The plan is not better than {rival.name} ({sizes}) beyond the error: its KL is lower by "
-        f"{more} nats. Take {rival.name}."
+        f"The plan is not better than uniform widths at its bytes beyond the error: {of_theirs}. "
+        f"Take {rival.name}: {si_bytes(width.coded_bytes)} at KL {error(width.quality.kl_nats)}."
     )
 
 
@@ -119,16 +127,11 @@ def _verdict(result: Plan) -> str:
             f"{plus_minus(depth.quality.kl_nats, depth.quality.kl_nats_margin)}."
         )
     holding = [o for o in result.uniform if o.quality.kl_nats <= result.target.value]
-    if result.target.figure == "kl_nats" and holding:
-        first = min(holding, key=lambda o: o.coded_bytes)
-        size = totals.coded_bytes or 0
+    first = min(holding, key=lambda o: o.coded_bytes, default=None)
+    size = totals.coded_bytes or 0
+    if result.target.figure == "kl_nats" and first and first.coded_bytes > size:
         parts.append(
             f"The smallest uniform width that holds the target is {first.name}; the plan takes "
             f"{percent(1 - size / first.coded_bytes)} less."
-        )
-    if (between := result.uniform_kl_nats_at_same_bytes) is not None and between > 0:
-        parts.append(
-            f"Uniform widths interpolated to exactly these bytes: KL {error(between)}, of which "
-            f"the plan has {percent(quality.kl_nats / between)}."
         )
     return " ".join(parts)

@@ -125,23 +125,24 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Rival:
-    """The uniform width of lowest KL in a plan's bytes, and how much more it loses.
+    """The uniform width nearest to a plan's bytes, and the plan against uniform widths.
 
     Attributes:
-        kl_nats_more: its KL less the plan's.
-        low, high: ends of the 95 % interval of that, positions resampled for both together; None
-            where there is one position only.
+        kl_ratio: the plan's KL by that of uniform widths at its bytes: log KL interpolated between
+            the widths of more and of less bytes, the wider one's where there are not both.
+        low, high: ends of the 95 % interval of that, positions resampled for all together; None
+            where there are too few.
     """
 
     name: str
-    kl_nats_more: float
+    kl_ratio: float
     low: float | None
     high: float | None
 
     @property
     def is_beaten(self) -> bool:
         """Return whether the plan is better beyond the error."""
-        return self.low is not None and self.low > 0
+        return self.high is not None and self.high < 1
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Quality:
     """Predictions on a compressed cache against those on the untouched one.
 
     Every ``_stderr`` is the standard error of a mean over positions, by a bootstrap over blocks
-    of neighbouring positions (`bootstrap`); None where there is one position only.
+    of neighbouring positions (`bootstrap`); None where there are less than 8 positions.
 
     Attributes:
         positions: tokens of the continuation that the model read.
