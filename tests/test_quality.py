@@ -398,10 +398,9 @@ def test_more_bits_that_lose_more_are_told(scored):
     assert not width_notices(rows)
     fewer, more = (row.totals.relative_rms_error for row in rows)
     layers = tuple(
-        replace(layer, **{name: replace(getattr(layer, name), error_energy=1e6 * layer.keys.elements)
-                          for name in ("keys", "values")})
+        replace(layer, keys=replace(layer.keys, error_energy=1e6 * layer.keys.elements))
         for layer in rows[1].layers
-    )  # fmt: skip
+    )
     [notice] = width_notices([rows[0], replace(rows[1], layers=layers)])
     assert fewer > more and notice.code == "more-bits-lose-more"
     assert notice.message.startswith(f"{rows[1].settings.label} have a larger error")
