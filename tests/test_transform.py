@@ -414,3 +414,12 @@ def test_values_beyond_the_codes_are_refused(text):
     odd = replace(odd, layers=[replace(odd.layers[0], keys=keys)])
     with pytest.raises(InputError, match=r"beyond 2.30 steps"):
         analyze(odd, scheme="uniform:step=0.0001")
+
+
+def test_verify_counts_layers_not_rows(text, path):
+    settings = Settings(scheme="transform", profile=load_profile(path).info)
+    found = verify(text, settings=settings)
+    assert len(found.checks) == 1
+    assert "PASS: 4 layers came back" in render(found, "table", width=500)
+    failing = replace(found, checks=(replace(found.checks[0], failure="other codes"),))
+    assert "FAIL: 4 of 4 layers." in render(failing, "table", width=500)
