@@ -25,7 +25,7 @@ def inspect(
     ],
     output: OutputOptions,
 ) -> None:
-    """Print what a .cgkv file or a prompt cache holds, from its header alone."""
+    """Print what a .cgkv file or a prompt cache holds, without decoding it."""
     if file.suffix == ".safetensors":
         from cachegen_cli.promptcache.described import describe
 
