@@ -115,7 +115,7 @@ def compare(
         raw_bytes=totals.raw_bytes,
         mlx_bits_per_element=8 * totals.fixed_bytes / totals.elements if group else None,
         target=aim.target,
-        target_setting="" if aim.draws is None else reference.name,
+        target_setting=reference.name if at_kl is None and at_bits is None else "",
         points=readings.points(list(fitted)),
         standings=tuple(standings),
         out_of_reach=tuple(out_of_reach),
