@@ -221,7 +221,7 @@ def test_analysis_of_a_file(tmp_path, write, cachegen):
     assert [row.label for row in result.measurement.layers] == ["0", "1", "2", "3", "4", "6/1"]
     stored = result.measurement.layers[4]
     assert stored.stored == "mlx 8 bits, groups of 32" and stored.keys.bits == 8
-    assert stored.keys.relative_rms_error < 1e-4
+    assert stored.keys.relative_rms_error is None  # what its codes were before is not there
     assert from_json(to_json(result)) == result
     done = cachegen("analyze", "--prompt-cache-file", path)
     assert done.code == 0 and "entry" in done.out and "already" in " ".join(done.out.split())

@@ -80,11 +80,12 @@ def test_bold_is_what_answers(result, captured, scored):
     broken = replace(verified.checks[2], failure="keys: other codes came back")
     failing = replace(verified, checks=(*verified.checks[:2], broken, *verified.checks[3:]))
     first = [one.nearest for one in compared.standings]
+    planned = plan(scored, target_bits=6, choices=(2, 4))
     for one, names in (
         (result, ["total"]), (verified, []), (failing, ["2"]), (swept, ["2", "4"]),
         (graded, [max(graded.rows, key=lambda row: row.kl_nats).label]),
         (compared, first[:1] if compared.winner else first),
-        (plan(scored, target_bits=6, choices=(2, 4)), ["plan"]),
+        (planned, ["plan" if planned.rival.is_beaten else planned.rival.name]),
         (ModelList({}, (ModelRow("a", "hub"),)), []),
     ):  # fmt: skip
         assert bold(one) == dict.fromkeys(("view", "table", "markdown"), names), one.kind
