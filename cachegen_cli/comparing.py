@@ -22,6 +22,7 @@ from cachegen_cli.profiles import Profile
 from cachegen_cli.progress import Progress, no_progress
 from cachegen_cli.results.candidates import Candidate, Target
 from cachegen_cli.results.comparison import Comparison, Floor, OutOfReach, Standing
+from cachegen_cli.results.quality import LEAST_KL
 from cachegen_cli.results.run import Notice, Run
 from cachegen_cli.results.settings import Settings
 from cachegen_cli.results.sizes import Bytes
@@ -98,7 +99,7 @@ def compare(
         if at_bits is not None
         else Aim(Target("kl_nats", at_kl))
         if at_kl is not None
-        else Aim(Target("kl_nats", max(reference.quality.kl_nats, 1e-12)), draws)
+        else Aim(Target("kl_nats", max(reference.quality.kl_nats, LEAST_KL)), draws)
     )
     floors = [
         readings.floor(text, settings)

@@ -15,12 +15,12 @@ from cachegen_cli.bootstrap import interval
 from cachegen_cli.ladders import Ladder
 from cachegen_cli.results.candidates import Candidate, Target
 from cachegen_cli.results.comparison import NEAR_BITS, NEAR_KL, Standing
+from cachegen_cli.results.quality import LEAST_KL
 from cachegen_cli.results.settings import Settings
 
 Floats = npt.NDArray[np.float64]
 
 _TRIALS = 8  # readings beyond the first ones
-_LEAST_KL = 1e-12  # stands for a KL of 0 in logarithms
 _FAR = 3  # times what is near: an end of a bracket that is not
 _READ_WITHIN = 4  # times what is near: points that the target is read off from
 _SMOOTH = 0.02  # distance that is as good as none
@@ -42,7 +42,7 @@ class Point:
     @property
     def log_kl(self) -> float:
         """Return the logarithm of its KL."""
-        return log(max(self.candidate.quality.kl_nats, _LEAST_KL))
+        return log(max(self.candidate.quality.kl_nats, LEAST_KL))
 
     @property
     def bits(self) -> float:
@@ -256,7 +256,7 @@ class Curve:
 
 
 def _log(draws: Floats) -> Floats:
-    return np.log(np.maximum(draws, _LEAST_KL))
+    return np.log(np.maximum(draws, LEAST_KL))
 
 
 def _figures(point: Point) -> str:

@@ -23,6 +23,7 @@ from cachegen_cli.quantize import MAX_BITS
 from cachegen_cli.results.candidates import SAME_BYTES, Candidate, Target, best_within
 from cachegen_cli.results.measurements import Measurement
 from cachegen_cli.results.planning import Plan, Rival, TensorSensitivity
+from cachegen_cli.results.quality import LEAST_KL
 from cachegen_cli.results.run import Notice
 from cachegen_cli.results.settings import PlannedWidths, Settings
 from cachegen_cli.schedules import check, settings_with, widths
@@ -35,7 +36,6 @@ from cachegen_cli.wording import counted
 Widths = tuple[int, ...]
 
 CHOICES = (2, 3, 4, 5, 6, 8)
-_TINY = 1e-12  # stands for a KL of 0 in logarithms
 _CLOSE = 0.95  # a KL this near below its target is good enough
 
 
@@ -204,7 +204,7 @@ class _Search:
         measured = self.found[self.uniform(bits)]
         if self.limit < inf:
             return abs((measured.totals.coded_bytes or 0) - self.limit)
-        return abs(log(max(_kl(measured), _TINY)) - log(self.target.value))
+        return abs(log(max(_kl(measured), LEAST_KL)) - log(self.target.value))
 
     def predicted(self, widths: Widths) -> float:
         """The KL that is expected from some widths."""

@@ -26,14 +26,13 @@ from cachegen_cli.device import mx
 from cachegen_cli.errors import ModelError, UsageError
 from cachegen_cli.kvcache import LayerKV, fork
 from cachegen_cli.reading import read_on
-from cachegen_cli.results.quality import LARGEST, Quality
+from cachegen_cli.results.quality import LARGEST, LEAST_KL, Quality
 
 Floats = npt.NDArray[np.float64]
 Logits = npt.NDArray[np.float32]
 
 _BLOCK = 1 << 17  # logits at a time: 1 MB in float64, which a processor's cache holds
 _NEVER = -1e30  # stands for a logit of minus infinity, whose probability is 0
-_LEAST_KL = 1e-12  # stands for a KL of 0 in logarithms
 _SURPRISE = -700.0  # nats a token, beyond which a perplexity overflows
 
 
@@ -107,7 +106,7 @@ def kl_ratio(
     """
 
     def ratio(kl: Floats | float, low: Floats | float, high: Floats | float) -> Floats:
-        one, first, second = (np.log(np.maximum(x, _LEAST_KL)) for x in (kl, low, high))
+        one, first, second = (np.log(np.maximum(x, LEAST_KL)) for x in (kl, low, high))
         return np.asarray(np.exp(one - (1 - share) * first - share * second))
 
     found = float(ratio(of.kl.mean(), *(one.kl.mean() for one in to)))

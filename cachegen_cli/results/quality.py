@@ -7,6 +7,7 @@ from typing import Any
 
 from cachegen_cli.results.picking import pick
 
+LEAST_KL = 1e-12  # nats, that stand for a KL of 0 in logarithms
 LARGEST = 5  # positions whose share in the KL is told
 _NORMAL_95 = 1.96  # standard errors to either side
 _WITH_MARGIN = (
